@@ -1,0 +1,320 @@
+import { readFileSync } from 'node:fs';
+import { hostname } from 'node:os';
+import { z } from 'zod';
+import { FatalError } from './core/errors.js';
+import { isName } from './wire/names.js';
+
+/** One API key of the environment. A key without a tenant speaks for all of them. */
+export interface ApiKey {
+  readonly key: string;
+  readonly tenant: string | undefined;
+}
+
+const UNITS: Readonly<Record<string, number>> = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 };
+
+/** `1500`, `30s`, `5m`, `1h` as ms. */
+export function parseDuration(text: string): number | undefined {
+  const match = /^(\d+(?:\.\d+)?)(ms|s|m|h|d)?$/.exec(text.trim());
+  return match ? Math.round(Number(match[1]) * (UNITS[match[2] ?? 'ms'] as number)) : undefined;
+}
+
+function duration(min: number, max: number) {
+  return z.string().transform((text, context) => {
+    const ms = parseDuration(text);
+    if (ms !== undefined && ms >= min && ms <= max) return ms;
+    context.addIssue({ code: 'custom', message: `a duration such as 1500, 30s or 5m, from ${min} to ${max} ms` });
+    return z.NEVER;
+  });
+}
+
+function integer(min: number, max: number) {
+  return z.string().transform((text, context) => {
+    const value = /^\d+$/.test(text.trim()) ? Number(text) : Number.NaN;
+    if (value >= min && value <= max) return value;
+    context.addIssue({ code: 'custom', message: `a whole number from ${min} to ${max}` });
+    return z.NEVER;
+  });
+}
+
+const list = z.string().transform((text) =>
+  text
+    .split(',')
+    .map((item) => item.trim())
+    .filter((item) => item !== ''),
+);
+
+const text = z.string().min(1, 'a text');
+const flag = z.enum(['on', 'off'], 'on or off').transform((value) => value === 'on');
+const name = z.string().refine(isName, 'a name of 1 to 200 characters without control characters');
+
+const url = z.string().superRefine((value, context) => {
+  if (/^redis(s)?:\/\/[^,]+$/.test(value) && URL.canParse(value)) return;
+  const other = value.includes(',') || /^redis\+sentinel:/.test(value);
+  context.addIssue({
+    code: 'custom',
+    message: other
+      ? 'one Redis, redis:// or rediss://: Redis Cluster and Sentinel are not supported yet'
+      : 'redis://[user:password@]host:port[/db] or rediss://…',
+  });
+});
+
+const apiKeys = z.string().transform((value, context) => {
+  const keys: ApiKey[] = [];
+  for (const item of value.split(',')) {
+    const [key = '', ...rest] = item.trim().split(':');
+    const tenant = rest.length > 0 ? rest.join(':') : undefined;
+    if (key.length < 32 || (tenant !== undefined && !isName(tenant)))
+      context.addIssue({ code: 'custom', message: 'key[:tenant], by commas, each key at least 32 characters' });
+    else keys.push({ key, tenant });
+  }
+  return keys;
+});
+
+interface Option<T> {
+  readonly env: string;
+  readonly schema: z.ZodType<T, string>;
+  readonly initial: T;
+  readonly secret: boolean;
+  /** For `docs/operations.md` and `holdfast check`. */
+  readonly about: string;
+}
+
+function option<T>(env: string, schema: z.ZodType<T, string>, initial: NoInfer<T>, about: string): Option<T> {
+  return { env, schema, initial, secret: false, about };
+}
+
+function secret<T>(env: string, schema: z.ZodType<T, string>, initial: NoInfer<T>, about: string): Option<T> {
+  return { env, schema, initial, secret: true, about };
+}
+
+const SECOND = 1000;
+const MINUTE = 60 * SECOND;
+const HOUR = 60 * MINUTE;
+const DAY = 24 * HOUR;
+const MB = 1024 * 1024;
+
+/** Every setting of the relay, in the order in which the docs print them. */
+export const OPTIONS = {
+  port: option('PORT', integer(0, 65_535), 3000, 'public listener: Socket.IO, HTTP API'),
+  host: option('HOLDFAST_HOST', text, '0.0.0.0', 'address of the public listener'),
+  opsPort: option('OPS_PORT', integer(0, 65_535), 3001, 'private listener: probes, status, metrics'),
+  opsHost: option('HOLDFAST_OPS_HOST', text, '0.0.0.0', 'address of the private listener'),
+  redisUrl: secret<string | undefined>('REDIS_URL', url, undefined, 'the Redis of the log; unset = a private one'),
+  dataDir: option('HOLDFAST_DATA_DIR', text, '.holdfast', 'folder of the private Redis and its secrets'),
+  pod: option('HOLDFAST_POD', name, hostname(), "this pod's name, stable over restarts and unique among live pods"),
+  partitions: option<number | undefined>(
+    'HOLDFAST_PARTITIONS',
+    integer(1, 1024),
+    undefined,
+    'partitions of the topic `events`; fixed at its first start (then 1 if unset)',
+  ),
+  keyPrefix: option('HOLDFAST_REDIS_PREFIX', z.string().regex(/^[\w:.-]{1,64}$/), 'hf:', 'before every key in Redis'),
+  socketPath: option('SOCKET_PATH', z.string().regex(/^\/\S*$/, 'a path'), '/socket.io', 'path of Socket.IO'),
+  logLevel: option(
+    'LOG_LEVEL',
+    z.enum(['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent']) as z.ZodType<string, string>,
+    'info',
+    'least level that is logged',
+  ),
+  drainMs: option(
+    'HOLDFAST_DRAIN_MS',
+    duration(0, 10 * MINUTE),
+    30 * SECOND,
+    'from SIGTERM until all clients are told to leave',
+  ),
+
+  jwtSecret: secret<string | undefined>(
+    'HOLDFAST_JWT_SECRET',
+    z.string().min(32, 'at least 32 characters'),
+    undefined,
+    'verifies tokens with HS256',
+  ),
+  jwtPublicKey: option<string | undefined>(
+    'HOLDFAST_JWT_PUBLIC_KEY',
+    z.string().includes('-----BEGIN PUBLIC KEY-----', 'a PEM public key (SPKI)'),
+    undefined,
+    'verifies tokens with HOLDFAST_JWT_ALGORITHM',
+  ),
+  jwtJwksUrl: option<string | undefined>(
+    'HOLDFAST_JWT_JWKS_URL',
+    z.url('an http(s) URL'),
+    undefined,
+    "the issuer's key set, for HOLDFAST_JWT_ALGORITHM",
+  ),
+  jwtAlgorithm: option<string>(
+    'HOLDFAST_JWT_ALGORITHM',
+    z.enum(['RS256', 'RS384', 'RS512', 'PS256', 'PS384', 'PS512', 'ES256', 'ES384', 'ES512', 'EdDSA']),
+    'RS256',
+    'the one algorithm of a public key or key set',
+  ),
+  apiKeys: secret<readonly ApiKey[]>('HOLDFAST_API_KEYS', apiKeys, [], 'bearer keys of the HTTP API: key[:tenant], …'),
+
+  logMaxEntries: option(
+    'HOLDFAST_LOG_MAX_ENTRIES',
+    integer(160, 100_000_000),
+    100_000,
+    'per partition; hard cap: twice that',
+  ),
+  logMaxBytes: option('HOLDFAST_LOG_MAX_BYTES', integer(MB, 2 ** 40), 64 * MB, 'per partition; hard cap: twice that'),
+  logMaxAgeMs: option('HOLDFAST_LOG_MAX_AGE_MS', duration(SECOND, 365 * DAY), HOUR, 'older entries are trimmed'),
+  logTrimMs: option('HOLDFAST_LOG_TRIM_MS', duration(100, HOUR), 10 * SECOND, 'between two trims of a partition'),
+  logReapMs: option(
+    'HOLDFAST_LOG_REAP_MS',
+    duration(SECOND, 30 * DAY),
+    10 * MINUTE,
+    'a pod silent for longer loses its group',
+  ),
+  logIdWindowMs: option(
+    'HOLDFAST_LOG_ID_WINDOW_MS',
+    duration(SECOND, HOUR),
+    2 * MINUTE,
+    'how long an idempotency id is kept',
+  ),
+
+  recoveryWindowMs: option(
+    'HOLDFAST_GATEWAY_RECOVERY_WINDOW_MS',
+    duration(0, DAY),
+    2 * MINUTE,
+    'a lost connection may be resumed for that long',
+  ),
+  positionHeartbeatMs: option(
+    'HOLDFAST_GATEWAY_POSITION_HEARTBEAT_MS',
+    duration(SECOND, HOUR),
+    45 * SECOND,
+    'an idle socket hears its position that often',
+  ),
+  maxPayloadBytes: option('HOLDFAST_GATEWAY_MAX_PAYLOAD_BYTES', integer(1024, 16 * MB), 1_000_000, 'of one event'),
+  pingIntervalMs: option(
+    'HOLDFAST_GATEWAY_PING_INTERVAL_MS',
+    duration(100, 30 * SECOND),
+    25 * SECOND,
+    'Socket.IO ping',
+  ),
+  pingTimeoutMs: option('HOLDFAST_GATEWAY_PING_TIMEOUT_MS', duration(100, 5 * MINUTE), 20 * SECOND, 'Socket.IO pong'),
+  ringBytes: option(
+    'HOLDFAST_GATEWAY_RING_BYTES',
+    integer(64 * 1024, 2 ** 34),
+    32 * MB,
+    'recent entries in memory, per partition',
+  ),
+  messagesPerSecond: option(
+    'HOLDFAST_GATEWAY_MESSAGES_PER_SECOND',
+    integer(1, 1_000_000),
+    200,
+    'per socket; a burst: twice that',
+  ),
+  publishesPerSecond: option(
+    'HOLDFAST_GATEWAY_PUBLISHES_PER_SECOND',
+    integer(1, 1_000_000),
+    100,
+    'per socket; a burst: twice that',
+  ),
+  handshakes: option('HOLDFAST_GATEWAY_HANDSHAKES', integer(1, 10_000), 32, 'handshakes worked on at once'),
+  heldHandshakes: option(
+    'HOLDFAST_GATEWAY_HELD_HANDSHAKES',
+    integer(0, 100_000),
+    2000,
+    'clients held while Redis cannot answer',
+  ),
+  slowReaderMs: option(
+    'HOLDFAST_GATEWAY_SLOW_READER_MS',
+    duration(100, HOUR),
+    5 * SECOND,
+    'nothing drains that long: closed',
+  ),
+  origins: option<readonly string[]>(
+    'HOLDFAST_GATEWAY_ORIGINS',
+    list,
+    [],
+    'origins that browsers may come from; unset = any',
+  ),
+  polling: option('HOLDFAST_GATEWAY_POLLING', flag, false, 'HTTP long-polling; needs session affinity at the balancer'),
+  logBufferBytes: option(
+    'HOLDFAST_OPS_LOG_BUFFER_BYTES',
+    integer(1024, 2 ** 30),
+    MB,
+    'log lines kept for a stdout nobody reads',
+  ),
+} as const;
+
+type Settings = { readonly [K in keyof typeof OPTIONS]: (typeof OPTIONS)[K] extends Option<infer T> ? T : never };
+
+/** The relay's settings, frozen. */
+export type RelayConfig = Settings;
+
+export interface LoadedConfig {
+  readonly config: RelayConfig;
+  /** Names that look like ours and are not. */
+  readonly warnings: readonly string[];
+}
+
+type Env = Readonly<Record<string, string | undefined>>;
+
+/** Of the tools around the relay, or of steps that read their own. */
+const FOREIGN = new Set(['HOLDFAST_URL', 'HOLDFAST_API_KEY', 'HOLDFAST_TOKEN']);
+
+function textOf(env: Env, { env: key, secret: isSecret }: Option<unknown>): string | undefined {
+  const direct = env[key];
+  if (direct !== undefined && direct !== '') return direct;
+  const file = isSecret || key === 'HOLDFAST_JWT_PUBLIC_KEY' ? env[`${key}_FILE`] : undefined;
+  if (!file) return undefined;
+  try {
+    return readFileSync(file, 'utf8').trim();
+  } catch (error) {
+    throw new FatalError(`${key}_FILE: cannot read the file (${(error as NodeJS.ErrnoException).code})`);
+  }
+}
+
+/**
+ * Environment → settings. The only reader of the process's environment.
+ *
+ * @throws {FatalError} naming the option and what is wanted; never the value of a secret
+ */
+export function loadConfig(env: Env = process.env, flags: Env = {}): LoadedConfig {
+  const all: Env = { ...env, ...flags };
+  const known = new Set<string>(FOREIGN);
+  const config: Record<string, unknown> = {};
+  for (const [field, spec] of Object.entries(OPTIONS) as [string, Option<unknown>][]) {
+    known.add(spec.env).add(`${spec.env}_FILE`);
+    const value = textOf(all, spec);
+    if (value === undefined) {
+      config[field] = spec.initial;
+      continue;
+    }
+    const result = spec.schema.safeParse(value);
+    if (!result.success) {
+      const got = spec.secret ? '' : `, got ${JSON.stringify(value.slice(0, 80))}`;
+      throw new FatalError(`${spec.env}: wants ${result.error.issues[0]?.message}${got}`);
+    }
+    config[field] = result.data;
+  }
+  const settings = Object.freeze(config) as unknown as RelayConfig;
+  checkTogether(settings);
+  const warnings = Object.keys(all)
+    .filter((key) => key.startsWith('HOLDFAST_') && !known.has(key))
+    .map((key) => `unknown setting ${key}`);
+  return { config: settings, warnings };
+}
+
+function checkTogether(config: RelayConfig): void {
+  const verifiers = [config.jwtSecret, config.jwtPublicKey, config.jwtJwksUrl].filter((value) => value !== undefined);
+  if (verifiers.length > 1)
+    throw new FatalError('set one of HOLDFAST_JWT_SECRET, HOLDFAST_JWT_PUBLIC_KEY and HOLDFAST_JWT_JWKS_URL');
+  if (config.redisUrl !== undefined && verifiers.length === 0)
+    throw new FatalError(
+      'no key verifies tokens: set HOLDFAST_JWT_SECRET, HOLDFAST_JWT_PUBLIC_KEY or HOLDFAST_JWT_JWKS_URL',
+    );
+  if (config.port !== 0 && config.port === config.opsPort && config.host === config.opsHost)
+    throw new FatalError(`PORT and OPS_PORT are both ${config.port}`);
+}
+
+/** The effective settings as text, secrets masked: for `holdfast check` and the first log line. */
+export function printable(config: RelayConfig): Record<string, unknown> {
+  return Object.fromEntries(
+    (Object.entries(OPTIONS) as [keyof RelayConfig, Option<unknown>][]).map(([field, spec]) => {
+      const value = config[field];
+      const isSet = value !== undefined && !(Array.isArray(value) && value.length === 0);
+      return [spec.env, spec.secret && isSet ? '***' : (value ?? null)];
+    }),
+  );
+}
