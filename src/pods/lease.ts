@@ -1,0 +1,110 @@
+import { FatalError } from '../core/errors.js';
+import { Service } from '../core/service.js';
+import { sleep, within } from '../core/sleep.js';
+import type { Connection } from '../redis/connect.js';
+import type { Keys } from '../redis/keys.js';
+import { loadScript } from '../redis/script.js';
+
+const LEASE = loadScript(import.meta.url, 'lease');
+const LEAVE = loadScript(import.meta.url, 'leave');
+
+export const LEASE_MS = 3000;
+const RENEW_MS = 500;
+
+export interface LeaseOptions {
+  readonly connection: Connection;
+  readonly keys: Keys;
+  readonly pod: string;
+  readonly processId: string;
+  /** Processes whose lease has lapsed, as often as they are seen; only while this process may judge. */
+  readonly onLapsed: (processIds: readonly string[]) => void;
+  /** The lease was gone and is back: others may have taken this process for dead. */
+  readonly onReturn: () => void;
+  /** Another process holds this pod's name. */
+  readonly onLost: () => void;
+}
+
+/**
+ * Says that this process lives: one lease per process, and with it the pod's name. Others are judged by their leases only
+ * while this process's own renewals of a whole lease were answered in time: after a stall of Redis all leases are gone, and
+ * nobody is dead.
+ */
+export class Lease extends Service {
+  readonly #stopping = new AbortController();
+  #running: Promise<void> = Promise.resolve();
+  /** Since when every renewal was answered in time, monotonic ms. */
+  #soundSince = performance.now();
+  #lastAnswerAt = performance.now();
+
+  constructor(private readonly options: LeaseOptions) {
+    super();
+  }
+
+  /** This process may take others for dead. */
+  get mayJudge(): boolean {
+    const now = performance.now();
+    return now - this.#lastAnswerAt < LEASE_MS && now - this.#soundSince >= LEASE_MS;
+  }
+
+  /** @throws {FatalError} when a living process has this pod's name, after one lease of waiting for it to die */
+  protected async onStart(): Promise<void> {
+    const { pod } = this.options;
+    const deadline = performance.now() + LEASE_MS + RENEW_MS;
+    for (;;) {
+      const [status] = await this.#renew('take');
+      if (status === 'ok') break;
+      if (performance.now() > deadline)
+        throw new FatalError(`another live process is pod ${JSON.stringify(pod)}: give each its own HOLDFAST_POD`);
+      await sleep(RENEW_MS, this.#stopping.signal);
+      if (this.#stopping.signal.aborted) return;
+    }
+    this.#soundSince = this.#lastAnswerAt = performance.now();
+    this.#running = this.#renewForever();
+  }
+
+  protected async onStop(): Promise<void> {
+    this.#stopping.abort();
+    await within(500, this.#running);
+    await within(
+      500,
+      this.leave(this.options.processId, false).catch(() => false),
+    );
+  }
+
+  /** Takes a process out of the set. With `ifLapsed` only one whose lease has run out. */
+  async leave(processId: string, ifLapsed: boolean): Promise<boolean> {
+    const { connection, keys } = this.options;
+    return (await connection.run(LEAVE, [keys.processes, keys.podNames], [processId, ifLapsed ? 'lapsed' : ''])) === 1;
+  }
+
+  async #renew(mode: 'take' | ''): Promise<[string, number, number, ...string[]]> {
+    const { connection, keys, pod, processId } = this.options;
+    const args = [processId, pod, LEASE_MS, mode];
+    return (await connection.run(LEASE, [keys.processes, keys.podNames], args)) as [
+      string,
+      number,
+      number,
+      ...string[],
+    ];
+  }
+
+  async #renewForever(): Promise<void> {
+    const { signal } = this.#stopping;
+    const { processId, onLapsed, onReturn, onLost } = this.options;
+    while (!signal.aborted) {
+      await sleep(RENEW_MS, signal);
+      if (signal.aborted) return;
+      const askedAt = performance.now();
+      const [status, , had, ...lapsed] = await this.#renew('').catch(() => ['unknown', 0, 0] as const);
+      const now = performance.now();
+      if (status === 'unknown' || now - askedAt > LEASE_MS / 2 || now - this.#lastAnswerAt > LEASE_MS)
+        this.#soundSince = now;
+      if (status === 'unknown') continue;
+      this.#lastAnswerAt = now;
+      if (status === 'lost') return onLost();
+      if (had === 0) onReturn();
+      const others = lapsed.filter((id) => id !== processId);
+      if (others.length > 0 && this.mayJudge) onLapsed(others);
+    }
+  }
+}

@@ -1,0 +1,75 @@
+import { once } from 'node:events';
+import type { Logger, Meter } from '../core/ports.js';
+import { Service } from '../core/service.js';
+import { sleep } from '../core/sleep.js';
+import { Connection } from '../redis/connect.js';
+import type { Keys } from '../redis/keys.js';
+import { Inbox } from './inbox.js';
+import { Lease } from './lease.js';
+import { type HandOver, Reaper } from './reaper.js';
+
+const SILENCE_MS = 2500;
+const INBOX_SILENCE_MS = 3000;
+
+export interface PodsOptions {
+  readonly url: string;
+  readonly keys: Keys;
+  readonly pod: string;
+  readonly processId: string;
+  readonly handOvers: readonly HandOver[];
+  readonly onReturn: () => void;
+  readonly onLost: () => void;
+  readonly logger: Logger;
+  readonly meter: Meter;
+}
+
+/** Who is alive, and how to reach them. */
+export class Pods extends Service {
+  readonly inbox: Inbox;
+  /** For short commands of everything about pods and sockets. */
+  readonly connection: Connection;
+  readonly #reads: Connection;
+  readonly #lease: Lease;
+
+  constructor(private readonly options: PodsOptions) {
+    super();
+    const { url, keys, pod, processId, handOvers, onReturn, onLost, logger, meter } = options;
+    this.connection = new Connection({ url, name: `holdfast:${pod}:pods`, silenceMs: SILENCE_MS });
+    this.#reads = new Connection({ url, name: `holdfast:${pod}:inbox`, silenceMs: INBOX_SILENCE_MS });
+    const shared = { connection: this.connection, keys, processId };
+    this.inbox = new Inbox({ reads: this.#reads, commands: this.connection, keys, processId, logger });
+    this.#lease = new Lease({
+      ...shared,
+      pod,
+      onLapsed: (ids) => reaper.bury(ids),
+      onReturn,
+      onLost,
+    });
+    const reaped = meter.counter({ name: 'processes_reaped_total', help: 'Dead processes that this one buried.' });
+    const reaper = new Reaper({ ...shared, lease: this.#lease, handOvers, logger, reaped });
+  }
+
+  protected async onStart(): Promise<void> {
+    for (const connection of [this.connection, this.#reads])
+      while (!(await connection.whenUp(500))) if (connection.isClosed) throw new Error('stopped while connecting');
+    await this.#lease.start();
+    await this.inbox.start();
+  }
+
+  protected async onStop(): Promise<void> {
+    await this.inbox.stop();
+    await this.#lease.stop();
+    this.connection.close();
+    this.#reads.close();
+  }
+
+  /** Resolves when a message of this process to itself has come back through its inbox. */
+  async hearSelf(): Promise<void> {
+    const heard = new AbortController();
+    this.inbox.on('self-test', () => heard.abort());
+    while (!heard.signal.aborted) {
+      await this.inbox.send(this.options.processId, { type: 'self-test' }).catch(() => false);
+      if (!heard.signal.aborted) await Promise.race([once(heard.signal, 'abort'), sleep(500)]);
+    }
+  }
+}

@@ -1,0 +1,50 @@
+import type { Counter, Logger } from '../core/ports.js';
+import type { Connection } from '../redis/connect.js';
+import type { Keys } from '../redis/keys.js';
+import type { Lease } from './lease.js';
+
+const CLAIM_MS = 5000;
+
+/** What a room does for a process that died. Idempotent: it may run twice, and by two pods. */
+export type HandOver = (processId: string) => Promise<void>;
+
+export interface ReaperOptions {
+  readonly connection: Connection;
+  readonly keys: Keys;
+  readonly processId: string;
+  readonly lease: Lease;
+  readonly handOvers: readonly HandOver[];
+  readonly logger: Logger;
+  readonly reaped: Counter;
+}
+
+/**
+ * Buries dead processes. Whoever finds one takes a short claim, hands over what it held, and removes it from the set last:
+ * if the reaper dies meanwhile, the next one finds it still there.
+ */
+export class Reaper {
+  readonly #busy = new Set<string>();
+
+  constructor(private readonly options: ReaperOptions) {}
+
+  bury(processIds: readonly string[]): void {
+    for (const id of processIds) {
+      if (this.#busy.has(id)) continue;
+      this.#busy.add(id);
+      void this.#buryOne(id).finally(() => this.#busy.delete(id));
+    }
+  }
+
+  async #buryOne(dead: string): Promise<void> {
+    const { connection, keys, processId, lease, handOvers, logger, reaped } = this.options;
+    try {
+      if ((await connection.redis.set(keys.reaperClaim(dead), processId, 'PX', CLAIM_MS, 'NX')) === null) return;
+      for (const handOver of handOvers) await handOver(dead);
+      if (!(await lease.leave(dead, true))) return;
+      reaped.inc();
+      logger.info({ event: 'process_reaped', process: dead }, 'a dead process was buried');
+    } catch (error) {
+      logger.debug({ event: 'reap_failed', process: dead, err: error }, 'the next pod to see it will bury it');
+    }
+  }
+}

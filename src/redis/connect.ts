@@ -1,0 +1,161 @@
+import { EventEmitter, once } from 'node:events';
+import type { Socket } from 'node:net';
+import { Redis, type RedisOptions } from 'ioredis';
+import { fullJitter } from '../core/backoff.js';
+import type { Script } from './script.js';
+
+type Argument = string | number | Buffer;
+
+/** The error code that Redis answered with (`NOGROUP`, `OOM` …), or '' for a fault of the wire. */
+export function replyCode(error: unknown): string {
+  const match = error instanceof Error ? /^(?:ERR )?([A-Z]{3,})\b/.exec(error.message) : null;
+  return error instanceof Error && error.name === 'ReplyError' ? (match?.[1] ?? 'ERR') : '';
+}
+
+export interface ConnectionOptions {
+  readonly url: string;
+  /** Shown in CLIENT LIST. */
+  readonly name: string;
+  /**
+   * A connection that brings no byte for this long while a command waits is torn down, in ms.
+   * A blocking read must stay below it: it is the only option of ioredis that wakes a silent one.
+   */
+  readonly silenceMs?: number;
+}
+
+interface ConnectionEvents {
+  ready: [];
+  down: [];
+}
+
+const CONNECT_MS = 1000;
+
+/**
+ * One connection to Redis that fails fast: it queues nothing while it is down and sends nothing twice, because a command
+ * that runs after its caller was told `unavailable` is worse than one that didn't. It reconnects by itself, with jitter.
+ */
+export class Connection extends EventEmitter<ConnectionEvents> {
+  /** Counts the connections made, so that a caller can tell whether the one it knew is still there. */
+  generation = 0;
+  lastError = '';
+  #redis: Redis;
+  #handshake: NodeJS.Timeout | undefined;
+  #isUp = false;
+  #isClosed = false;
+
+  constructor(private readonly options: ConnectionOptions) {
+    super();
+    this.setMaxListeners(0);
+    this.#redis = this.#make();
+  }
+
+  get isUp(): boolean {
+    return this.#isUp;
+  }
+
+  get isClosed(): boolean {
+    return this.#isClosed;
+  }
+
+  /** For commands. They reject at once while the connection is down. */
+  get redis(): Redis {
+    return this.#redis;
+  }
+
+  /** Bytes received on the present socket: tells a slow link from a dead one. */
+  get bytesRead(): number {
+    return this.#redis.stream?.bytesRead ?? 0;
+  }
+
+  /** Resolves when the connection is up, or after `ms`, or when it is closed. */
+  async whenUp(ms: number): Promise<boolean> {
+    if (this.#isUp || this.#isClosed) return this.#isUp;
+    await once(this, 'ready', { signal: AbortSignal.timeout(ms) }).catch(() => {});
+    return this.#isUp;
+  }
+
+  async run(script: Script, keys: readonly string[], args: readonly Argument[]): Promise<unknown> {
+    try {
+      return await this.#redis.evalsha(script.sha, keys.length, ...keys, ...args);
+    } catch (error) {
+      if (replyCode(error) !== 'NOSCRIPT') throw error;
+      return this.#redis.eval(script.source, keys.length, ...keys, ...args);
+    }
+  }
+
+  /** Tears the socket down without flushing: what it still holds must not reach Redis. The client then reconnects. */
+  reset(): void {
+    const stream = this.#redis.stream as Partial<Socket> | undefined;
+    // a TLS socket has no reset of its own
+    if (stream?.resetAndDestroy) stream.resetAndDestroy();
+    else stream?.destroy?.();
+  }
+
+  /** A new client in place of one that is wedged. */
+  rebuild(): void {
+    if (this.#isClosed) return;
+    const old = this.#redis;
+    this.#down();
+    this.#redis = this.#make();
+    old.stream?.destroy();
+    old.disconnect();
+  }
+
+  close(): void {
+    if (this.#isClosed) return;
+    this.#isClosed = true;
+    clearTimeout(this.#handshake);
+    this.#down();
+    this.#redis.disconnect();
+  }
+
+  #down(): void {
+    if (!this.#isUp) return;
+    this.#isUp = false;
+    this.emit('down');
+  }
+
+  #make(): Redis {
+    const redis = new Redis(this.options.url, redisOptions(this.options));
+    redis.on('error', (error: Error) => {
+      this.lastError = error.message;
+    });
+    redis.on('connect', () => {
+      // ioredis waits without limit for the answers of its own handshake
+      clearTimeout(this.#handshake);
+      this.#handshake = setTimeout(() => {
+        if (this.#redis === redis && redis.status !== 'ready') this.reset();
+      }, CONNECT_MS);
+    });
+    redis.on('ready', () => {
+      clearTimeout(this.#handshake);
+      if (this.#redis !== redis || this.#isClosed) return;
+      this.generation++;
+      this.#isUp = true;
+      this.emit('ready');
+    });
+    redis.on('close', () => {
+      clearTimeout(this.#handshake);
+      if (this.#redis === redis) this.#down();
+    });
+    return redis;
+  }
+}
+
+function redisOptions({ name, silenceMs }: ConnectionOptions): RedisOptions {
+  return {
+    // CLIENT SETNAME takes printable ASCII only
+    connectionName: encodeURIComponent(name),
+    enableOfflineQueue: false,
+    autoResendUnfulfilledCommands: false,
+    autoResubscribe: false,
+    maxRetriesPerRequest: 0,
+    connectTimeout: CONNECT_MS,
+    disconnectTimeout: 100,
+    socketTimeout: silenceMs,
+    keepAlive: 5000,
+    maxLoadingRetryTime: 500,
+    retryStrategy: (tries) => 20 + fullJitter(tries, 25, 500),
+    reconnectOnError: (error) => (/^(READONLY|MASTERDOWN)/.test(error.message) ? 1 : false),
+  };
+}

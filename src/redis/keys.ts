@@ -1,0 +1,77 @@
+import { scoped } from '../wire/names.js';
+
+/** All keys of one partition share its hash tag, so a script may touch them together on Redis Cluster too. */
+export interface PartitionKeys {
+  /** The entries: a stream. */
+  readonly stream: string;
+  /** Hash: epoch, last offset and ms, bytes, first offset, open segment, epoch history, entries cut unread. */
+  readonly meta: string;
+  /** List of closed segments. */
+  readonly segments: string;
+  /** Hash: producer → its last batch and that batch's answer. */
+  readonly producers: string;
+  /** Idempotency ids in three time buckets (hashes). */
+  readonly ids: readonly [string, string, string];
+  /** Hash: pod name → position, epoch, process id and time of its last commit. */
+  readonly offsets: string;
+}
+
+/** Every key and channel name of Holdfast. Parts that hold somebody's text are escaped. */
+export class Keys {
+  constructor(readonly prefix: string) {}
+
+  partition(topic: string, partition: number): PartitionKeys {
+    const base = `${this.prefix}{${scoped(topic)}.${partition}}:`;
+    return {
+      stream: `${base}s`,
+      meta: `${base}m`,
+      segments: `${base}g`,
+      producers: `${base}p`,
+      ids: [`${base}i0`, `${base}i1`, `${base}i2`],
+      offsets: `${base}o`,
+    };
+  }
+
+  /** Number of partitions of a topic: a string. */
+  partitionCount(topic: string): string {
+    return `${this.prefix}{${scoped(topic)}}:partitions`;
+  }
+
+  /** Sorted set: process id → end of its lease in Redis ms. */
+  get processes(): string {
+    return `${this.prefix}{pods}:processes`;
+  }
+
+  /** Hash: pod name → process id that holds it. */
+  get podNames(): string {
+    return `${this.prefix}{pods}:names`;
+  }
+
+  /** Taken for a short time by the pod that buries a dead process. */
+  reaperClaim(processId: string): string {
+    return `${this.prefix}{pods}:reaping:${processId}`;
+  }
+
+  /** Says for the recovery window that this process died, and that its resume records are good. */
+  deathMark(processId: string): string {
+    return `${this.prefix}dead:{${processId}}`;
+  }
+
+  inbox(processId: string): string {
+    return `${this.prefix}inbox:{${processId}}`;
+  }
+
+  resume(pid: string): string {
+    return `${this.prefix}resume:{${scoped(pid)}}`;
+  }
+
+  /** Pub/Sub channel of a room's ephemeral events. `room` is scoped by tenant already. */
+  ephemeral(room: string): string {
+    return `${this.prefix}eph:${room}`;
+  }
+
+  /** Pub/Sub channel on which a process hears itself at start. */
+  selfTest(processId: string): string {
+    return `${this.prefix}self:${processId}`;
+  }
+}
