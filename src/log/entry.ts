@@ -1,0 +1,46 @@
+import { decodeHeader, type EntryHeader, FORMAT_VERSION } from '../wire/envelope.js';
+
+/** What an entry really takes in memory beside its bytes: objects, index, frame. Measured at ~450 bytes. */
+const OVERHEAD_BYTES = 450;
+
+/** One event of the log, as read back. */
+export interface Entry {
+  readonly ms: number;
+  readonly offset: number;
+  readonly header: EntryHeader;
+  /** The JSON array `[event, data, meta]` as clients get it, without the position. */
+  readonly payload: Buffer;
+  readonly attachments: readonly Buffer[];
+  /** Bytes that it takes in memory. */
+  readonly size: number;
+}
+
+/** `[id, [field, value, …]]` as Redis answers it. */
+export type RawEntry = readonly [Buffer, readonly Buffer[]];
+
+export interface EntryId {
+  readonly ms: number;
+  readonly seq: number;
+}
+
+export function parseId(id: Buffer | string): EntryId {
+  const text = typeof id === 'string' ? id : id.toString('latin1');
+  const dash = text.indexOf('-');
+  return { ms: Number(text.slice(0, dash)), seq: Number(text.slice(dash + 1)) };
+}
+
+/** `'foreign'`: somebody else's. `'unknown'`: ours, of a format that this version doesn't know. */
+export function parseEntry(id: EntryId, fields: readonly Buffer[]): Entry | 'foreign' | 'unknown' {
+  const [key, body] = fields;
+  if (!key || !body || key.toString('latin1') !== 'd') return 'foreign';
+  const line = body.indexOf(10);
+  if (line < 0) return 'foreign';
+  const header = decodeHeader(body.toString('utf8', 0, line));
+  if (!header) return 'foreign';
+  if (header.version !== FORMAT_VERSION) return 'unknown';
+  const payload = body.subarray(line + 1);
+  const attachments: Buffer[] = [];
+  for (let i = 3; i < fields.length; i += 2) attachments.push(fields[i] as Buffer);
+  const size = attachments.reduce((sum, part) => sum + part.length, OVERHEAD_BYTES + body.length);
+  return { ms: id.ms, offset: id.seq, header, payload, attachments, size };
+}

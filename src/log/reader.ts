@@ -1,0 +1,613 @@
+import { randomBytes } from 'node:crypto';
+import type { Logger } from '../core/ports.js';
+import { Service } from '../core/service.js';
+import { sleep, within } from '../core/sleep.js';
+import { type Connection, replyCode } from '../redis/connect.js';
+import type { PartitionKeys } from '../redis/keys.js';
+import { loadScript } from '../redis/script.js';
+import { type Entry, type EntryId, parseEntry, parseId, type RawEntry } from './entry.js';
+import { type EpochReason, type EpochRecord, epochsSince, parseHistory } from './epochs.js';
+import type { LogMetrics } from './metrics.js';
+import { OffsetTimes } from './offset-times.js';
+import type { RedisClock } from './redis-clock.js';
+import type { Watermark } from './watermark.js';
+
+const SYNC = loadScript(import.meta.url, 'sync');
+const SEAT = loadScript(import.meta.url, 'seat');
+
+export const BLOCK_MS = 2000;
+const SYNC_MS = 500;
+const MAX_COUNT = 500;
+const READ_BYTES = 1_000_000;
+/** Between two reads under load: many sockets' writes then share a read, at the cost of as much latency. */
+const GAP_MS = 2;
+/** Work of one turn, after which other work gets the loop. */
+const SLICE_MS = 8;
+/** A saved position is written again after this, changed or not: silence means a dead pod. */
+const RECOMMIT_MS = 10_000;
+/** Errors after which the group may be unusable and plain reads still work. */
+const GROUP_REFUSED = /^(READONLY|MISCONF|NOREPLICAS|NOPERM|OOM)$/;
+
+/** Entries that are truly gone. Both ends belong to it. */
+export interface LogGap {
+  readonly partition: number;
+  readonly reason: 'trimmed' | 'epoch';
+  readonly from: { readonly epoch: string; readonly ms: number; readonly offset: number };
+  readonly to: { readonly epoch: string; readonly ms: number; readonly offset: number };
+}
+
+/** The partition began a new epoch: what stands behind `survived` in the old one is gone. */
+export interface EpochTurn {
+  readonly partition: number;
+  readonly from: string;
+  readonly to: string;
+  readonly reason: EpochReason;
+  /** Newest entry that this reader had dispatched and that is still there; offset as the new epoch counts. */
+  readonly survived: { readonly ms: number; readonly offset: number };
+}
+
+/** What a reader calls. All of it is synchronous: a position is committed once its entry went through here. */
+export interface ReaderHandler {
+  onEntry(entry: Entry, partition: number): void;
+  onGap(gap: LogGap): void;
+  onEpoch(turn: EpochTurn): void;
+  /** Another process reads under this pod's name: this one must end. */
+  onFenced(): void;
+}
+
+export interface ReaderOptions {
+  readonly partition: number;
+  readonly keys: PartitionKeys;
+  /** Blocks on reads; nobody else's. */
+  readonly reads: Connection;
+  readonly commands: Connection;
+  readonly pod: string;
+  readonly processId: string;
+  readonly clock: RedisClock;
+  readonly watermark: Watermark;
+  readonly metrics: LogMetrics;
+  readonly logger: Logger;
+  readonly handler: ReaderHandler;
+}
+
+type SyncReply = [string, string, number, number, number, number, string, string, number];
+
+/**
+ * Reads one partition in the pod's own consumer group. The group is only a cursor that can be wrong (NOACK, lost replies, other
+ * people's XGROUP): the truth is here, the last entry that was dispatched. So the group is put there before it is used, what
+ * is at or below it is skipped, and a hole is fetched before anything newer is dispatched.
+ */
+export class Reader extends Service {
+  #epoch = '';
+  #history: readonly EpochRecord[] = [];
+  /** Last id seen in the stream, a stranger's too. */
+  #last: EntryId = { ms: 0, seq: 0 };
+  /** Last dispatched entry. */
+  #ms = 0;
+  #offset = 0;
+  #first = 1;
+  #tail = 0;
+  #tailMs = 0;
+  #bytes = 0;
+  readonly #times = new OffsetTimes();
+
+  #isClosed = false;
+  readonly #stopping = new AbortController();
+  #running: Promise<unknown> = Promise.resolve();
+  /** Rises at every new epoch, so that what an older read brought is dropped. */
+  #turn = 0;
+  #mustFindPlace = false;
+  #seatedGeneration = -1;
+  #groupFrom = 0;
+  #isReading = false;
+  #readAt = performance.now();
+  #stall = { offset: -1, bytes: -1, since: 0 };
+  #committed = { text: '', at: 0 };
+  #isFenced = false;
+  #saidUnknownFormat = false;
+  #meanBytes = 500;
+  #dispatchedAt = 0;
+
+  constructor(private readonly options: ReaderOptions) {
+    super();
+  }
+
+  get epoch(): string {
+    return this.#epoch;
+  }
+
+  get history(): readonly EpochRecord[] {
+    return this.#history;
+  }
+
+  /** Last dispatched entry: where this pod stands. */
+  get at(): { readonly ms: number; readonly offset: number } {
+    return { ms: this.#ms, offset: this.#offset };
+  }
+
+  /** Oldest offset in the log, as of the last heartbeat. */
+  get first(): number {
+    return this.#first;
+  }
+
+  /** Newest entry known, read or not. */
+  get newest(): { readonly ms: number; readonly offset: number } {
+    const { watermark } = this.options;
+    const isAhead = watermark.epoch === this.#epoch && watermark.offset > this.#tail;
+    return isAhead ? { ms: watermark.ms, offset: watermark.offset } : { ms: this.#tailMs, offset: this.#tail };
+  }
+
+  get lag(): number {
+    return Math.max(0, this.#tail - this.#offset);
+  }
+
+  /** Bytes of the partition, as of the last heartbeat. */
+  get bytes(): number {
+    return this.#bytes;
+  }
+
+  /** For how long entries have been waiting that don't come through, in ms; 0 = none. */
+  get stallMs(): number {
+    return this.#stall.offset >= 0 && this.#tail > this.#offset ? performance.now() - this.#stall.since : 0;
+  }
+
+  protected async onStart(): Promise<void> {
+    const reply = await this.#sync({ claim: true });
+    const saved = /^(\d+)-(\d+) (\d+) (\S+)$/.exec(reply[7]);
+    if (!saved) throw new Error(`saved position of pod ${this.options.pod} is malformed`);
+    this.#last = { ms: Number(saved[1]), seq: Number(saved[2]) };
+    this.#ms = this.#last.ms;
+    this.#offset = Number(saved[3]);
+    this.#epoch = saved[4] as string;
+    this.options.watermark.see(this.#epoch, this.#ms, this.#offset);
+    this.#take(reply);
+  }
+
+  /** Entries come from now on; until then this only knows where it stands. */
+  beginReading(): void {
+    const recheck = (): void => void this.#check();
+    this.options.reads.on('ready', recheck).on('ready', () => {
+      // the old connection may still block inside Redis, and take the group's next entry
+      this.#groupFrom = Math.max(this.#groupFrom, performance.now() + BLOCK_MS);
+    });
+    this.options.commands.on('ready', recheck);
+    this.#running = Promise.all([this.#readForever(), this.#beatForever()]);
+  }
+
+  protected async onStop(): Promise<void> {
+    this.#isClosed = true;
+    this.#stopping.abort();
+    this.options.reads.close();
+    await within(1000, this.#running);
+    if (!this.#isFenced)
+      await within(
+        500,
+        this.#sync({}).catch(() => undefined),
+      );
+  }
+
+  // --- heartbeat
+
+  /** Where this pod stands, as `offsets` keeps it. */
+  get #position(): string {
+    return `${this.#last.ms}-${this.#last.seq} ${this.#offset}`;
+  }
+
+  async #sync({ claim = false, exact = false }: { claim?: boolean; exact?: boolean }): Promise<SyncReply> {
+    const { keys, commands, pod, processId, watermark, clock } = this.options;
+    const text = this.#position;
+    const now = performance.now();
+    const mayCommit = !claim && !this.#mustFindPlace && watermark.epoch === this.#epoch;
+    const isDue = text !== this.#committed.text || now - this.#committed.at > RECOMMIT_MS;
+    const commit = mayCommit && isDue ? text : '';
+    const reply = (await commands.run(
+      SYNC,
+      [keys.stream, keys.meta, keys.segments, keys.offsets, keys.producers, ...keys.ids],
+      [
+        pod,
+        processId,
+        claim ? 'claim' : '',
+        randomBytes(6).toString('base64url'),
+        watermark.epoch,
+        watermark.ms,
+        watermark.offset,
+        exact ? 'exact' : '',
+        commit,
+      ],
+    )) as SyncReply;
+    clock.learn(reply[2]);
+    if (commit !== '' && reply[0] === 'ok' && reply[1] === this.#epoch) this.#committed = { text, at: now };
+    return reply;
+  }
+
+  async #beatForever(): Promise<void> {
+    const { signal } = this.#stopping;
+    while (!this.#isClosed) {
+      await sleep(SYNC_MS, signal);
+      if (this.#isClosed) return;
+      if (this.options.commands.isUp) await this.#check(false);
+      if (performance.now() - this.#readAt > 2 * (BLOCK_MS + 1000)) {
+        this.#readAt = performance.now();
+        this.options.metrics.kicks.inc();
+        this.options.reads.rebuild();
+      }
+    }
+  }
+
+  /** Looks whether the log is still the one that this reader knows. False: Redis didn't say. */
+  async #check(exact = true): Promise<boolean> {
+    if (this.#isClosed || !this.options.commands.isUp) return false;
+    try {
+      const reply = await this.#sync({ exact });
+      if (!this.#isClosed) this.#take(reply);
+      return true;
+    } catch {
+      this.options.metrics.redisErrors.inc({ op: 'sync' });
+      return false;
+    }
+  }
+
+  #take([status, epoch, , ms, offset, first, history, , bytes]: SyncReply): void {
+    if (status === 'fenced') {
+      if (this.#isFenced) return;
+      this.#isFenced = true;
+      this.options.handler.onFenced();
+      return;
+    }
+    this.#first = first;
+    this.#tail = offset;
+    this.#tailMs = ms;
+    this.#bytes = bytes;
+    this.#history = parseHistory(history);
+    if (epoch !== this.#epoch) this.#beginEpoch(epoch, ms, offset);
+    else this.#watchStall();
+  }
+
+  /** The log is longer than what was dispatched, a read waits, and not one byte comes in: the connection is dead. */
+  #watchStall(): void {
+    const { reads, metrics } = this.options;
+    const now = performance.now();
+    if (this.#tail <= this.#offset || !this.#isReading) {
+      this.#stall = { offset: -1, bytes: -1, since: now };
+    } else if (this.#stall.offset !== this.#offset || this.#stall.bytes !== reads.bytesRead) {
+      this.#stall = { offset: this.#offset, bytes: reads.bytesRead, since: now };
+    } else if (now - this.#stall.since > 0.8 * SYNC_MS) {
+      metrics.kicks.inc();
+      this.#stall = { offset: -1, bytes: -1, since: now };
+      reads.reset();
+    }
+  }
+
+  // --- epochs
+
+  #beginEpoch(epoch: string, ms: number, offset: number): void {
+    const { watermark, metrics, logger, partition, reads } = this.options;
+    for (const { reason } of epochsSince(this.#history, this.#epoch)) metrics.epochs.inc({ reason });
+    logger.warn(
+      {
+        event: 'log_epoch',
+        partition,
+        from: this.#epoch,
+        to: epoch,
+        reason: this.#history[0]?.reason,
+        tail: `${ms}-${offset}`,
+      },
+      'the log began a new epoch',
+    );
+    this.#oldEpoch ??= {
+      epoch: this.#epoch,
+      ms: this.#ms,
+      offset: this.#offset,
+      seen: watermark.epoch === this.#epoch ? watermark.offset : 0,
+    };
+    this.#epoch = epoch;
+    watermark.begin(epoch);
+    this.#turn++;
+    this.#mustFindPlace = true;
+    this.#seatedGeneration = -1;
+    reads.reset();
+  }
+
+  #oldEpoch: { epoch: string; ms: number; offset: number; seen: number } | undefined;
+
+  /** After a new epoch: goes on behind the newest entry that the old log and this one have in common. */
+  async #findPlace(): Promise<void> {
+    const turn = this.#turn;
+    const old = this.#oldEpoch;
+    if (!old) {
+      this.#mustFindPlace = false;
+      return;
+    }
+    const since = epochsSince(this.#history, old.epoch);
+    const survived = await this.#newestInCommon(since);
+    if (turn !== this.#turn) return;
+    const hasVanished = survived.offset === 0;
+    this.#last = { ms: survived.ms, seq: survived.offset };
+    this.#ms = survived.ms;
+    this.#offset = hasVanished ? this.#first - 1 : survived.offset;
+    if (hasVanished) this.#times.clear();
+    else this.options.watermark.see(this.#epoch, survived.ms, survived.offset);
+    this.#oldEpoch = undefined;
+    this.#mustFindPlace = false;
+    this.#committed = { text: '', at: 0 };
+    const { partition, handler } = this.options;
+    handler.onEpoch({
+      partition,
+      from: old.epoch,
+      to: this.#epoch,
+      reason: since[0]?.reason ?? 'new',
+      survived: { ms: this.#ms, offset: this.#offset },
+    });
+    const lostTo = Math.max(old.offset, old.seen, ...since.map((record) => record.lost.offset));
+    const lostFrom = hasVanished ? Math.min(old.offset, lostTo) : survived.offset + 1;
+    if (lostTo > 0 && lostFrom <= lostTo)
+      this.#gap({
+        partition,
+        reason: 'epoch',
+        from: { epoch: old.epoch, ms: old.ms, offset: Math.max(1, lostFrom) },
+        to: { epoch: old.epoch, ms: old.ms, offset: lostTo },
+      });
+  }
+
+  /** Binary search over what this reader remembers of the old log; beyond that, what the epoch history says. */
+  async #newestInCommon(since: readonly EpochRecord[]): Promise<{ ms: number; offset: number }> {
+    const { keys, commands } = this.options;
+    const nothing = { ms: 0, offset: 0 };
+    const isThere = async (offset: number): Promise<boolean> => {
+      const ms = this.#times.get(offset);
+      if (ms === undefined) return false;
+      const id = `${ms}-${offset}`;
+      return (await commands.redis.xrange(keys.stream, id, id)).length > 0;
+    };
+    const [head] = await commands.redis.xrange(keys.stream, '-', '+', 'COUNT', 1);
+    if (!head) return nothing;
+    const oldest = parseId(head[0]).seq;
+    if (oldest > this.#offset) return nothing;
+    const known = this.#times.oldest;
+    let low = Math.max(known ?? Number.POSITIVE_INFINITY, oldest);
+    let high = this.#offset;
+    if (low <= high && (await isThere(low))) {
+      while (low < high) {
+        const middle = (low + high + 1) >>> 1;
+        if (await isThere(middle)) low = middle;
+        else high = middle - 1;
+      }
+      return { ms: this.#times.get(low) as number, offset: low };
+    }
+    // everything back to this log's head is remembered, and it is another log
+    if (low <= high && low === oldest) return nothing;
+    let best = { ms: this.#ms, offset: this.#offset };
+    for (const { tail } of since) if (tail.offset < best.offset) best = tail;
+    return best;
+  }
+
+  // --- reading
+
+  async #readForever(): Promise<void> {
+    const { reads, metrics } = this.options;
+    while (!this.#isClosed && !this.#isFenced) {
+      if (!reads.isUp) {
+        await reads.whenUp(100);
+        continue;
+      }
+      const op = { seating: false, plain: false };
+      const turn = this.#turn;
+      try {
+        if (this.#mustFindPlace) await this.#findPlace();
+        else if (await this.#readOnce(op)) this.#readAt = performance.now();
+      } catch (error) {
+        this.#isReading = false;
+        this.#seatedGeneration = -1;
+        if (this.#isClosed) return;
+        metrics.redisErrors.inc({ op: op.seating ? 'seat' : 'read' });
+        if (turn === this.#turn) await this.#recover(replyCode(error), op);
+      }
+    }
+  }
+
+  async #recover(code: string, op: { seating: boolean; plain: boolean }): Promise<void> {
+    if (code !== '' && !op.plain && (op.seating || GROUP_REFUSED.test(code))) {
+      // delivery goes on by plain reads while Redis refuses what a group's read writes
+      this.#groupFrom = performance.now() + 500;
+      if (code === 'NOGROUP' || op.seating) await sleep(10);
+      return;
+    }
+    await sleep(code !== '' && code !== 'NOGROUP' ? 100 : 10);
+    if (code === 'UNBLOCKED' || code === 'NOGROUP') await this.#check();
+  }
+
+  /** One read and the dispatch of what it brought. False: nothing was asked. */
+  async #readOnce(op: { seating: boolean; plain: boolean }): Promise<boolean> {
+    const { reads, metrics } = this.options;
+    const turn = this.#turn;
+    const generation = reads.generation;
+    if (this.#seatedGeneration !== generation && performance.now() >= this.#groupFrom) {
+      op.seating = true;
+      if (!(await this.#seat(turn, generation))) return false;
+      op.seating = false;
+    }
+    op.plain = this.#seatedGeneration !== generation;
+    this.#isReading = true;
+    let found = op.plain ? await this.#readPlain(BLOCK_MS / 4) : await this.#readGroup();
+    if (!found && !op.plain) {
+      // nothing for the group, and something behind us: somebody moved the group
+      found = await this.#readPlain(0);
+      if (found) {
+        op.plain = true;
+        this.#seatedGeneration = -1;
+      }
+    }
+    this.#isReading = false;
+    if (turn !== this.#turn) {
+      this.#seatedGeneration = -1;
+      return true;
+    }
+    if (!found) return true;
+    metrics.reads.inc({ mode: op.plain ? 'plain' : 'group' }, found.length);
+    const startedAt = performance.now();
+    if (!(await this.#dispatch(found, turn, op.plain))) this.#seatedGeneration = -1;
+    const isBusy = found.length > 1 || startedAt - this.#dispatchedAt < 2 * GAP_MS;
+    this.#dispatchedAt = startedAt;
+    const pause = GAP_MS - (performance.now() - startedAt);
+    if (isBusy && pause > 0.5) await sleep(pause, this.#stopping.signal);
+    return true;
+  }
+
+  async #seat(turn: number, generation: number): Promise<boolean> {
+    const { reads, keys, pod, metrics } = this.options;
+    const answer = await reads.run(
+      SEAT,
+      [keys.stream, keys.meta],
+      [`pod:${pod}`, `${this.#last.ms}-${this.#last.seq}`, this.#offset, this.#epoch],
+    );
+    if (turn !== this.#turn) return false;
+    if (answer === 'gone' || answer === 'epoch') {
+      if (!(await this.#check()) || turn === this.#turn) await sleep(50);
+      return false;
+    }
+    metrics.seats.inc();
+    this.#seatedGeneration = generation;
+    return true;
+  }
+
+  get #count(): number {
+    return Math.max(1, Math.min(MAX_COUNT, Math.floor(READ_BYTES / this.#meanBytes)));
+  }
+
+  async #readGroup(): Promise<readonly RawEntry[] | undefined> {
+    const { reads, pod, keys } = this.options;
+    const reply = await reads.redis.callBuffer(
+      'XREADGROUP',
+      ...['GROUP', `pod:${pod}`, pod, 'COUNT', this.#count, 'BLOCK', BLOCK_MS, 'NOACK', 'STREAMS', keys.stream, '>'],
+    );
+    return entriesOf(reply);
+  }
+
+  async #readPlain(blockMs: number): Promise<readonly RawEntry[] | undefined> {
+    const { reads, keys } = this.options;
+    const wait = blockMs > 0 ? ['BLOCK', blockMs] : [];
+    const after = `${this.#last.ms}-${this.#last.seq}`;
+    return entriesOf(
+      await reads.redis.callBuffer('XREAD', 'COUNT', this.#count, ...wait, 'STREAMS', keys.stream, after),
+    );
+  }
+
+  /**
+   * False: it stopped inside the batch, and the group stands ahead of what was dispatched.
+   * @param isPlain the entries begin right behind `#last`, so a hole before them is no lost reply
+   */
+  async #dispatch(found: readonly RawEntry[], turn: number, isPlain: boolean): Promise<boolean> {
+    let sliceFrom = performance.now();
+    let bytes = 0;
+    for (const [rawId, fields] of found) {
+      const id = parseId(rawId);
+      if (id.ms < this.#last.ms || (id.ms === this.#last.ms && id.seq <= this.#last.seq)) continue;
+      for (const field of fields) bytes += field.length;
+      const parsed = parseEntry(id, fields);
+      if (parsed === 'foreign') {
+        this.#skip(id, 'foreign');
+        continue;
+      }
+      if (id.seq > this.#offset + 1 && !isPlain && !(await this.#fetchHole(id, turn))) return false;
+      if (id.seq !== this.#offset + 1) {
+        const verdict = await this.#explain(id, turn);
+        if (verdict === 'stop') return false;
+        if (verdict === 'foreign') {
+          this.#skip(id, 'foreign');
+          continue;
+        }
+      }
+      this.#advance(id, parsed);
+      if (performance.now() - sliceFrom > SLICE_MS) {
+        await new Promise(setImmediate);
+        if (turn !== this.#turn || this.#isClosed) return false;
+        sliceFrom = performance.now();
+      }
+    }
+    if (found.length > 0) this.#meanBytes = Math.max(64, bytes / found.length);
+    return true;
+  }
+
+  /** Entries between what was dispatched and `id` were in a reply that got lost, or taken by somebody: fetches them. */
+  async #fetchHole(id: EntryId, turn: number): Promise<boolean> {
+    const { reads, keys, metrics } = this.options;
+    for (;;) {
+      const after = `(${this.#last.ms}-${this.#last.seq}`;
+      const args = [keys.stream, after, `(${id.ms}-${id.seq}`, 'COUNT', this.#count];
+      const found = (await reads.redis.callBuffer('XRANGE', ...args)) as readonly RawEntry[];
+      if (turn !== this.#turn) return false;
+      if (found.length === 0) return true;
+      metrics.reads.inc({ mode: 'plain' }, found.length);
+      if (!(await this.#dispatch(found, turn, true))) return false;
+    }
+  }
+
+  /** The entry at `id` does not follow what was dispatched, and nothing stands between: why? */
+  async #explain(id: EntryId, turn: number): Promise<'stop' | 'foreign' | 'gap'> {
+    if (!(await this.#check())) {
+      await sleep(50);
+      return 'stop';
+    }
+    if (turn !== this.#turn) return 'stop';
+    if (id.seq <= this.#offset || id.seq > this.newest.offset) return 'foreign';
+    const { partition } = this.options;
+    this.#gap({
+      partition,
+      reason: 'trimmed',
+      from: { epoch: this.#epoch, ms: this.#ms, offset: this.#offset + 1 },
+      to: { epoch: this.#epoch, ms: id.ms, offset: id.seq - 1 },
+    });
+    return 'gap';
+  }
+
+  #gap(gap: LogGap): void {
+    const { metrics, logger, handler } = this.options;
+    metrics.gaps.inc({ reason: gap.reason });
+    metrics.lostEntries.inc(undefined, gap.to.offset - gap.from.offset + 1);
+    logger.warn(
+      { event: 'log_gap', partition: gap.partition, reason: gap.reason, from: gap.from.offset, to: gap.to.offset },
+      'entries are gone that were never read here',
+    );
+    handler.onGap(gap);
+  }
+
+  #skip(id: EntryId, reason: 'foreign' | 'format'): void {
+    this.#last = id;
+    this.options.metrics.foreign.inc({ reason });
+  }
+
+  #advance(id: EntryId, entry: Entry | 'unknown'): void {
+    const { metrics, watermark, handler, partition, logger } = this.options;
+    this.#last = id;
+    this.#ms = id.ms;
+    this.#offset = id.seq;
+    this.#times.set(id.seq, id.ms);
+    watermark.see(this.#epoch, id.ms, id.seq);
+    if (entry === 'unknown') {
+      metrics.foreign.inc({ reason: 'format' });
+      if (!this.#saidUnknownFormat)
+        logger.error(
+          { event: 'log_format', partition, offset: id.seq },
+          'an entry has a format that this version does not know',
+        );
+      this.#saidUnknownFormat = true;
+      return;
+    }
+    try {
+      handler.onEntry(entry, partition);
+    } catch (error) {
+      metrics.handlerErrors.inc();
+      logger.error(
+        { event: 'dispatch_error', partition, offset: id.seq, err: error },
+        'an entry could not be dispatched',
+      );
+    }
+  }
+}
+
+/** The entries of one stream in a reply of XREAD or XREADGROUP. */
+function entriesOf(reply: unknown): readonly RawEntry[] | undefined {
+  const found = (reply as [Buffer, RawEntry[]][] | null)?.[0]?.[1];
+  // an entry that was deleted comes without fields
+  return found && found.length > 0 ? found.filter((entry) => Array.isArray(entry[1])) : undefined;
+}

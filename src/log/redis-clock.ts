@@ -1,0 +1,19 @@
+/** An estimate of Redis's time that is never ahead of it: from the newest answer that carried it. */
+export class RedisClock {
+  /** Redis ms minus this process's monotonic ms. */
+  #offset: number | undefined;
+
+  get isKnown(): boolean {
+    return this.#offset !== undefined;
+  }
+
+  /** `redisMs` came in an answer just now; its way here makes the estimate late, not early. */
+  learn(redisMs: number): void {
+    this.#offset = redisMs - performance.now();
+  }
+
+  /** Redis time at the monotonic time `at` (performance.now()); this machine's own clock until Redis has answered once. */
+  at(monotonicMs: number = performance.now()): number {
+    return Math.floor(this.#offset === undefined ? Date.now() : monotonicMs + this.#offset);
+  }
+}
