@@ -1,0 +1,123 @@
+import { createPublicKey, type KeyObject } from 'node:crypto';
+import { createRemoteJWKSet, errors, type JWTPayload, type JWTVerifyOptions, jwtVerify } from 'jose';
+import { FatalError, RelayError } from '../core/errors.js';
+import { escapePart, isName } from '../wire/names.js';
+import { type Permissions, parsePermissions } from './permissions.js';
+
+const CLOCK_TOLERANCE_S = 5;
+const MAX_TOKEN_LENGTH = 16_384;
+
+/** Who somebody is, as its token says. */
+export interface Identity {
+  readonly tenant: string;
+  readonly user: string;
+  /** From the token; what a client claims beside it proves nothing. */
+  readonly device: string | undefined;
+  /** End of the token in ms since 1970. */
+  readonly expiresAt: number;
+  readonly permissions: Permissions;
+  /** Rooms that the socket is in from the start, as clients name them. */
+  readonly rooms: readonly string[];
+}
+
+export interface TokenKey {
+  readonly secret?: string | undefined;
+  readonly publicKey?: string | undefined;
+  readonly jwksUrl?: string | undefined;
+  /** The one algorithm of a public key or key set; a secret is always HS256. */
+  readonly algorithm: string;
+}
+
+/** Verifies tokens under one pinned key and algorithm, whatever the token says of itself. */
+export class TokenVerifier {
+  readonly #verify: (token: string) => Promise<{ payload: JWTPayload }>;
+
+  /** @throws {FatalError} when the key doesn't fit the algorithm */
+  constructor({ secret, publicKey, jwksUrl, algorithm }: TokenKey) {
+    const options: JWTVerifyOptions = {
+      algorithms: [secret === undefined ? algorithm : 'HS256'],
+      requiredClaims: ['sub', 'exp'],
+      clockTolerance: CLOCK_TOLERANCE_S,
+    };
+    if (secret !== undefined) {
+      const key = new TextEncoder().encode(secret);
+      this.#verify = (token) => jwtVerify(token, key, options);
+    } else if (publicKey !== undefined) {
+      const key = readPublicKey(publicKey);
+      this.#verify = (token) => jwtVerify(token, key, options);
+    } else if (jwksUrl !== undefined) {
+      const keys = createRemoteJWKSet(new URL(jwksUrl), { timeoutDuration: 2000, cooldownDuration: 30_000 });
+      this.#verify = (token) => jwtVerify(token, keys, options);
+    } else throw new FatalError('no key verifies tokens');
+  }
+
+  /**
+   * @throws {RelayError} `unauthorized`, `token_expired`, or `unavailable` when the issuer's key set can't be had
+   */
+  async identify(token: unknown): Promise<Identity> {
+    if (token === undefined || token === null || token === '')
+      throw new RelayError('unauthorized', 'Missing authentication token');
+    if (typeof token !== 'string' || token.length > MAX_TOKEN_LENGTH) throw new RelayError('unauthorized');
+    let payload: JWTPayload;
+    try {
+      payload = (await this.#verify(token)).payload;
+    } catch (error) {
+      if (error instanceof errors.JWTExpired) throw new RelayError('token_expired', undefined, { cause: error });
+      const isOutage =
+        error instanceof errors.JWKSTimeout || !(error instanceof errors.JOSEError || error instanceof TypeError);
+      if (isOutage) throw new RelayError('unavailable', "the issuer's keys cannot be fetched", { cause: error });
+      throw new RelayError('unauthorized', undefined, { cause: error });
+    }
+    if (hasDuplicateClaims(token)) throw new RelayError('unauthorized');
+    return identityOf(payload);
+  }
+}
+
+function readPublicKey(pem: string): KeyObject {
+  try {
+    return createPublicKey(pem);
+  } catch {
+    throw new FatalError('HOLDFAST_JWT_PUBLIC_KEY: wants a PEM public key (SPKI)');
+  }
+}
+
+function identityOf(payload: JWTPayload): Identity {
+  const { sub: user, exp, iat, tenant = 'default', device, caps } = payload;
+  const areNames = isName(user) && isName(tenant) && (device === undefined || isName(device));
+  if (!areNames || typeof exp !== 'number') throw new RelayError('unauthorized');
+  // jose looks at `iat` only under a maximum age; a token from the future is nobody's
+  if (iat !== undefined && !(typeof iat === 'number' && iat <= Date.now() / 1000 + CLOCK_TOLERANCE_S))
+    throw new RelayError('unauthorized');
+  const rooms = [`user:${escapePart(user)}`, `tenant:${escapePart(tenant)}`];
+  if (device !== undefined) rooms.push(`device:${escapePart(user)}/${escapePart(device as string)}`);
+  const ownMethods = [`${escapePart(user)}/*`];
+  const permissions = parsePermissions(caps, { subscribe: rooms, publish: [], call: ownMethods, register: ownMethods });
+  if (!permissions) throw new RelayError('unauthorized', 'Invalid authentication token: caps is malformed');
+  return {
+    tenant,
+    user,
+    device: device as string | undefined,
+    expiresAt: exp * 1000,
+    permissions,
+    rooms,
+  };
+}
+
+/** RFC 7519 wants claim names to be unique; which of two `exp` counts is nothing to guess. */
+export function hasDuplicateClaims(token: string): boolean {
+  const text = Buffer.from(token.split('.')[1] ?? '', 'base64url').toString('utf8');
+  const names = new Set<string>();
+  let depth = 0;
+  let previous = '';
+  for (const [part] of text.matchAll(/"(?:[^"\\]|\\.)*"|[{}[\]:,]/g)) {
+    if (part === '{' || part === '[') depth++;
+    else if (part === '}' || part === ']') depth--;
+    else if (part === ':' && depth === 1) {
+      const name = JSON.parse(previous) as string;
+      if (names.has(name)) return true;
+      names.add(name);
+    }
+    previous = part;
+  }
+  return false;
+}

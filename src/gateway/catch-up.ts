@@ -1,0 +1,315 @@
+import type { Logger } from '../core/ports.js';
+import { sleep } from '../core/sleep.js';
+import type { Entry, EventLog, LogGap, Page } from '../log/index.js';
+import { formatPosition } from '../wire/position.js';
+import { Delivery } from './frames.js';
+import type { GatewayMetrics } from './metrics.js';
+import type { Ring } from './ring.js';
+import type { Subscriber } from './subscriber.js';
+
+/** More than this unsent, and a socket falls behind: it holds a place in the log, and no buffers. */
+export const BEHIND_BYTES = 256 * 1024;
+const PAGE_BYTES = 64 * 1024;
+const LOG_PAGE = { entries: 500, bytes: 1_000_000 };
+/** Work of one turn, after which other work gets the loop. */
+const SLICE_MS = 8;
+const STUCK_CHECK_MS = 1000;
+
+interface Progress {
+  value: number;
+  since: number;
+  /** Entries given since it fell behind. */
+  given: number;
+  usedLog: boolean;
+  missedTrimmed: boolean;
+  isFirst: boolean;
+}
+
+/** What catching up needs of the hub. */
+export interface CatchUpSource {
+  readonly log: EventLog;
+  ring(partition: number): Ring;
+  dispatched(partition: number): { readonly epoch: string; readonly ms: number; readonly offset: number };
+  tellPosition(subscriber: Subscriber): void;
+  tellGap(subscriber: Subscriber, gap: LogGap): void;
+}
+
+export interface CatchUpOptions {
+  readonly hub: CatchUpSource;
+  readonly metrics: GatewayMetrics;
+  readonly slowReaderMs: number;
+  readonly logger: Logger;
+}
+
+/**
+ * Brings sockets that are behind up to date, page by page, each page when the one before has left: from the ring, or, what is
+ * older, from the log in one pass shared by all who need it. Paced, so that a thousand returning clients don't hold the loop.
+ */
+export class CatchUp {
+  readonly #behind = new Map<Subscriber, Progress>();
+  /** Ready for their next page from the ring. */
+  readonly #queue = new Set<Subscriber>();
+  /** Need what only the log has, by partition. */
+  readonly #cold = new Map<number, Set<Subscriber>>();
+  #isPumping = false;
+  #isStopped = false;
+  #timer: NodeJS.Timeout | undefined;
+
+  constructor(private readonly options: CatchUpOptions) {}
+
+  get size(): number {
+    return this.#behind.size;
+  }
+
+  begin(subscriber: Subscriber): void {
+    if (subscriber.state !== 'behind' || subscriber.isReplaying) return;
+    if (!this.#behind.has(subscriber)) {
+      const isFirst = subscriber.positionToldAt === 0;
+      const fresh = { value: 0, since: performance.now(), given: 0, usedLog: false, missedTrimmed: false, isFirst };
+      this.#behind.set(subscriber, fresh);
+      this.#watch();
+    }
+    // the common case: nothing was missed
+    if (!subscriber.isPageUnsent && subscriber.offset >= this.options.hub.dispatched(subscriber.partition).offset)
+      this.#goLive(subscriber);
+    else this.#next(subscriber);
+  }
+
+  forget(subscriber: Subscriber): void {
+    this.#behind.delete(subscriber);
+    this.#queue.delete(subscriber);
+    this.#cold.get(subscriber.partition)?.delete(subscriber);
+  }
+
+  stop(): void {
+    this.#isStopped = true;
+    clearInterval(this.#timer);
+  }
+
+  #next(subscriber: Subscriber): void {
+    if (subscriber.state !== 'behind' || subscriber.isReplaying || subscriber.isPageUnsent) return;
+    this.#queue.add(subscriber);
+    if (this.#isPumping) return;
+    this.#isPumping = true;
+    setImmediate(() => this.#pump());
+  }
+
+  #pump(): void {
+    const startedAt = performance.now();
+    for (const subscriber of this.#queue) {
+      this.#queue.delete(subscriber);
+      if (subscriber.state === 'behind' && !subscriber.isReplaying) this.#pageFromRing(subscriber);
+      if (performance.now() - startedAt > SLICE_MS) break;
+    }
+    if (this.#queue.size > 0 && !this.#isStopped) setImmediate(() => this.#pump());
+    else this.#isPumping = false;
+  }
+
+  #goLive(subscriber: Subscriber): void {
+    const { hub, metrics } = this.options;
+    const progress = this.#behind.get(subscriber);
+    this.#behind.delete(subscriber);
+    subscriber.move('live');
+    if (!progress?.isFirst) return;
+    metrics.recoveredEvents.observe(progress.given);
+    if (progress.given > 0 || progress.missedTrimmed)
+      metrics.recoveries.inc({ result: progress.missedTrimmed ? 'gap' : progress.usedLog ? 'log' : 'ring' });
+    hub.tellPosition(subscriber);
+  }
+
+  #pageFromRing(subscriber: Subscriber): void {
+    const { hub } = this.options;
+    const ring = hub.ring(subscriber.partition);
+    const dispatched = hub.dispatched(subscriber.partition);
+    if (subscriber.offset >= dispatched.offset) return this.#goLive(subscriber);
+    if (!ring.covers(subscriber.offset)) return this.#goCold(subscriber);
+    const page = ring.page(subscriber.offset, subscriber.joins, PAGE_BYTES);
+    const isAll = page.scanned >= dispatched.offset;
+    const last = isAll ? dispatched : (ring.get(page.scanned)?.entry ?? { ms: subscriber.ms, offset: page.scanned });
+    this.#give(subscriber, page.deliveries, 'ring', last.ms, page.scanned);
+    if (isAll && subscriber.outbox.unsentBytes <= BEHIND_BYTES) this.#goLive(subscriber);
+    else this.#next(subscriber);
+  }
+
+  /** Writes a page; the next one waits until it has left, unless nothing of it waits to. */
+  #give(
+    subscriber: Subscriber,
+    deliveries: readonly Delivery[],
+    path: 'ring' | 'log',
+    ms: number,
+    scanned: number,
+  ): void {
+    const { metrics } = this.options;
+    const { outbox } = subscriber;
+    subscriber.advance(ms, scanned);
+    if (deliveries.length === 0) return;
+    const progress = this.#behind.get(subscriber);
+    if (progress) progress.given += deliveries.length;
+    metrics.delivered.inc({ path }, deliveries.length);
+    subscriber.positionToldAt = performance.now();
+    let isSent = false;
+    deliveries.forEach((delivery, index) => {
+      const isLast = index === deliveries.length - 1;
+      outbox.write(
+        delivery.packet,
+        isLast
+          ? () => {
+              isSent = true;
+              if (!subscriber.isPageUnsent) return;
+              subscriber.isPageUnsent = false;
+              this.#next(subscriber);
+            }
+          : undefined,
+      );
+    });
+    subscriber.isPageUnsent = !isSent;
+  }
+
+  // --- older than the ring
+
+  #goCold(subscriber: Subscriber): void {
+    const { partition } = subscriber;
+    const progress = this.#behind.get(subscriber);
+    if (progress) progress.usedLog = true;
+    const waiting = this.#cold.get(partition);
+    if (waiting) {
+      waiting.add(subscriber);
+      return;
+    }
+    const cold = new Set([subscriber]);
+    this.#cold.set(partition, cold);
+    void this.#pass(partition, cold).finally(() => this.#cold.delete(partition));
+  }
+
+  /** One pass over the log for all who need it, oldest first. It ends when nobody waits, never because Redis failed. */
+  async #pass(partition: number, cold: Set<Subscriber>): Promise<void> {
+    const { hub, logger } = this.options;
+    let failures = 0;
+    let previous = -1;
+    while (cold.size > 0 && !this.#isStopped) {
+      const oldest = this.#oldest(partition, cold);
+      if (!oldest) {
+        await sleep(5);
+        continue;
+      }
+      let page: Page;
+      try {
+        page = await hub.log.page(partition, oldest, LOG_PAGE);
+        failures = 0;
+      } catch (error) {
+        if (failures++ === 0)
+          logger.warn({ event: 'catch_up_waits', partition, err: error }, 'the log cannot be read; catching up waits');
+        await sleep(100 + Math.random() * Math.min(2000, 100 * 2 ** failures));
+        continue;
+      }
+      if (page.epoch !== hub.dispatched(partition).epoch) {
+        // the reader will see the new epoch in a moment, and give everybody their place in it
+        await sleep(50);
+        continue;
+      }
+      if (oldest.offset === previous) await sleep(20);
+      previous = oldest.offset;
+      await this.#share(page, oldest.offset, cold);
+    }
+  }
+
+  /** The oldest place among those that can take a page. Whoever the ring covers by now leaves. */
+  #oldest(partition: number, cold: Set<Subscriber>): { ms: number; offset: number } | undefined {
+    const ring = this.options.hub.ring(partition);
+    const { offset: dispatched } = this.options.hub.dispatched(partition);
+    let oldest: Subscriber | undefined;
+    for (const subscriber of cold) {
+      if (subscriber.state !== 'behind' || subscriber.isReplaying) cold.delete(subscriber);
+      else if (subscriber.isPageUnsent) continue;
+      else if (ring.covers(subscriber.offset) || subscriber.offset >= dispatched) {
+        cold.delete(subscriber);
+        this.#next(subscriber);
+      } else if (!oldest || subscriber.offset < oldest.offset) oldest = subscriber;
+    }
+    return oldest && { ms: oldest.ms, offset: oldest.offset };
+  }
+
+  async #share(page: Page, from: number, cold: Set<Subscriber>): Promise<void> {
+    const { hub } = this.options;
+    const { partition, epoch } = page;
+    // what this pod has not dispatched yet comes live
+    const limit = hub.dispatched(partition).offset;
+    const deliveries = page.entries
+      .filter((entry) => entry.offset <= limit)
+      .map((entry) => new Delivery(entry, positionOf(entry, epoch, partition)));
+    const reached = page.isLast ? page.newest : page.scanned;
+    const end = reached.offset <= limit ? reached : hub.dispatched(partition);
+    let sliceFrom = performance.now();
+    for (const subscriber of [...cold]) {
+      if (subscriber.state !== 'behind' || subscriber.isReplaying || subscriber.isPageUnsent) continue;
+      if (subscriber.offset < from || subscriber.offset >= end.offset || subscriber.epoch !== epoch) continue;
+      this.#tellMissing(subscriber, page);
+      const mine = deliveries.filter(({ entry }) => subscriber.wants(entry.header.rooms, entry.offset));
+      this.#give(subscriber, mine, 'log', end.ms, end.offset);
+      if (performance.now() - sliceFrom > SLICE_MS) {
+        await new Promise(setImmediate);
+        sliceFrom = performance.now();
+      }
+    }
+  }
+
+  /** What was trimmed or deleted before this socket came by. */
+  #tellMissing(subscriber: Subscriber, page: Page): void {
+    const { hub } = this.options;
+    const { partition, epoch, first } = page;
+    const missing = [...page.holes];
+    if (subscriber.offset + 1 < first) missing.unshift({ from: subscriber.offset + 1, to: first - 1 });
+    for (const { from, to } of missing) {
+      if (to <= subscriber.offset) continue;
+      const progress = this.#behind.get(subscriber);
+      if (progress) progress.missedTrimmed = true;
+      const ms = subscriber.ms;
+      hub.tellGap(subscriber, {
+        partition,
+        reason: 'trimmed',
+        from: { epoch, ms, offset: Math.max(from, subscriber.offset + 1) },
+        to: { epoch, ms: page.entries[0]?.ms ?? ms, offset: to },
+      });
+    }
+  }
+
+  // --- readers that don't read
+
+  #watch(): void {
+    if (this.#timer || this.#isStopped) return;
+    this.#timer = setInterval(() => {
+      if (this.#behind.size === 0) {
+        clearInterval(this.#timer);
+        this.#timer = undefined;
+        return;
+      }
+      this.#closeStuck();
+    }, STUCK_CHECK_MS);
+    this.#timer.unref();
+  }
+
+  #closeStuck(): void {
+    const { slowReaderMs, metrics } = this.options;
+    const now = performance.now();
+    for (const [subscriber, progress] of this.#behind) {
+      const value = subscriber.outbox.progress;
+      if (!subscriber.isPageUnsent || value !== progress.value) {
+        progress.value = value;
+        progress.since = now;
+      } else if (now - progress.since >= slowReaderMs) {
+        metrics.slowClosed.inc();
+        subscriber.outbox.emit('holdfast:closing', {
+          code: 'slow_consumer',
+          reason: 'nothing drained',
+          reconnect: true,
+        });
+        subscriber.outbox.closeTransport();
+        progress.since = now;
+      }
+    }
+  }
+}
+
+function positionOf(entry: Entry, epoch: string, partition: number): string {
+  return formatPosition(epoch, partition, entry.ms, entry.offset);
+}

@@ -1,0 +1,169 @@
+import type { ApiKeys, TokenVerifier } from '../admission/index.js';
+import type { Logger, Meter } from '../core/ports.js';
+import { Service } from '../core/service.js';
+import type { EventLog, ReaderHandler } from '../log/index.js';
+import type { Pods } from '../pods/index.js';
+import type { Keys } from '../redis/keys.js';
+import { Ephemeral } from './ephemeral.js';
+import { PublicHttpServer } from './http/server.js';
+import { Hub } from './hub.js';
+import { gatewayMetrics } from './metrics.js';
+import { Publisher } from './publisher.js';
+import { ResumeRecords } from './resume-records.js';
+import { Commands } from './socket/commands.js';
+import { Handshake } from './socket/handshake.js';
+import { SocketServer } from './socket/server.js';
+import type { Session } from './socket/session.js';
+
+/** Entries that a starting pod takes into memory, so that clients who come right after a deploy need no log reads. */
+const PRELOAD_ENTRIES = 5000;
+
+export interface GatewayOptions {
+  readonly url: string;
+  readonly keys: Keys;
+  readonly pod: string;
+  readonly processId: string;
+  readonly pods: Pods;
+  readonly verifier: TokenVerifier;
+  readonly apiKeys: ApiKeys;
+  readonly version: string;
+  readonly host: string;
+  readonly port: number;
+  readonly socketPath: string;
+  readonly pingIntervalMs: number;
+  readonly pingTimeoutMs: number;
+  readonly maxPayloadBytes: number;
+  readonly positionHeartbeatMs: number;
+  readonly recoveryWindowMs: number;
+  readonly ringBytes: number;
+  readonly slowReaderMs: number;
+  readonly messagesPerSecond: number;
+  readonly publishesPerSecond: number;
+  readonly handshakes: number;
+  readonly heldHandshakes: number;
+  readonly origins: readonly string[];
+  readonly polling: boolean;
+  readonly onFenced: () => void;
+  readonly logger: Logger;
+  readonly meter: Meter;
+}
+
+/** Everything that clients and back ends connect to: sockets, HTTP, and the way from the log to both. */
+export class Gateway extends Service {
+  readonly #hub: Hub;
+  readonly #records: ResumeRecords;
+  #parts:
+    | { readonly http: PublicHttpServer; readonly sockets: SocketServer; readonly ephemeral: Ephemeral }
+    | undefined;
+  #log: EventLog | undefined;
+
+  constructor(private readonly options: GatewayOptions) {
+    super();
+    const { ringBytes, slowReaderMs, logger, meter, onFenced, pods, keys, processId, recoveryWindowMs } = options;
+    this.#metrics = gatewayMetrics(meter);
+    this.#records = new ResumeRecords(pods.connection, keys, processId, recoveryWindowMs);
+    this.#hub = new Hub({
+      ringBytes,
+      metrics: this.#metrics,
+      slowReaderMs,
+      logger,
+      onFenced,
+      onEpoch: () => this.#parts?.sockets.onEpoch(),
+    });
+  }
+
+  readonly #metrics: ReturnType<typeof gatewayMetrics>;
+
+  /** What the log's readers call. */
+  get readerHandler(): ReaderHandler {
+    return this.#hub;
+  }
+
+  get connectionCount(): number {
+    return this.#parts?.sockets.connectionCount ?? 0;
+  }
+
+  get port(): number {
+    return this.#parts?.http.port ?? this.options.port;
+  }
+
+  /** The log delivers to this gateway; it has started and does not read yet. */
+  attach(log: EventLog): void {
+    this.#log = log;
+    this.#hub.attach(log);
+  }
+
+  /** For the reaper: that process's resume records stay good for the recovery window. */
+  buryProcess(processId: string): Promise<void> {
+    return this.#records.markDead(processId);
+  }
+
+  /** This process was taken for dead, and isn't. */
+  async returnToLife(): Promise<void> {
+    await this.#records.unmarkDead().catch(() => {});
+  }
+
+  /** Everything is ready but nothing is bound. */
+  protected async onStart(): Promise<void> {
+    const { options } = this;
+    const log = this.#log;
+    if (!log) throw new Error('attach a log before start');
+    const { url, pod, keys, pods, logger, meter, verifier, apiKeys, processId } = options;
+    const shared = { hub: this.#hub, metrics: this.#metrics, logger };
+    const ephemeral = new Ephemeral({ ...shared, url, pod, keys, publishing: pods.connection });
+    const publisher = new Publisher({ log, ephemeral, maxPayloadBytes: options.maxPayloadBytes });
+    const http = new PublicHttpServer({ ...options, apiKeys, publisher, log, metrics: this.#metrics });
+    const sessions = new Map<string, Session>();
+    const context = { ...shared, ...options, records: this.#records };
+    const handshake = new Handshake({
+      ...shared,
+      ...options,
+      verifier,
+      log,
+      ephemeral,
+      records: this.#records,
+      inbox: pods.inbox,
+      processId,
+      context,
+      sessions,
+    });
+    const commands = new Commands({ ...shared, log, ephemeral, publisher, verifier });
+    const sockets = new SocketServer({
+      ...shared,
+      ...options,
+      http: http.server,
+      path: options.socketPath,
+      handshake,
+      commands,
+      sessions,
+      ephemeral,
+      inbox: pods.inbox,
+      meter,
+    });
+    this.#parts = { http, sockets, ephemeral };
+    await ephemeral.start();
+    await ephemeral.hearSelf(processId);
+    await this.#hub.preload(PRELOAD_ENTRIES);
+    await http.start();
+    await sockets.start();
+  }
+
+  /** @throws {FatalError} when the port can't be bound */
+  async listen(): Promise<void> {
+    await this.#parts?.http.listen();
+  }
+
+  async drain(spreadMs: number, signal: AbortSignal): Promise<void> {
+    await this.#parts?.sockets.drain(spreadMs, signal);
+  }
+
+  protected async onStop(): Promise<void> {
+    if (!this.#parts) return;
+    const { http, sockets, ephemeral } = this.#parts;
+    await sockets.stop();
+    await http.stop();
+    await ephemeral.stop();
+    // records of sockets that are gone stay good when this process is no longer among the others
+    await this.#records.markDead(this.options.processId).catch(() => {});
+  }
+}

@@ -1,0 +1,127 @@
+import { RelayError } from '../core/errors.js';
+import type { Entry, EventLog } from '../log/index.js';
+import { scoped } from '../wire/names.js';
+import { formatPosition, type Position, parsePosition } from '../wire/position.js';
+
+const DURATION = /^(\d{1,9})(ms|s|m|h|d)$/;
+const UNIT_MS: Readonly<Record<string, number>> = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 };
+/** Entries looked at for one answer: a quiet room in a busy partition pages by entries scanned. */
+const MAX_SCANNED = 5000;
+
+export interface HistoryEvent {
+  readonly position: string;
+  readonly event: string;
+  readonly data: unknown;
+  readonly meta: unknown;
+  /** Binary parts, base64; `data` refers to them as Socket.IO's placeholders do. */
+  readonly attachments?: readonly string[];
+}
+
+export interface HistoryPage {
+  readonly events: readonly HistoryEvent[];
+  /** Where the next page begins: give it as `from`. */
+  readonly next: string;
+  /** There is more to scan. */
+  readonly more: boolean;
+  /** Entries that are gone between `from` and the first event that is here. */
+  readonly gap?: { readonly from: string; readonly to: string; readonly reason: 'trimmed' | 'epoch' };
+}
+
+/** Where a read begins: a position, `earliest`, `latest`, a time (ISO 8601, or ms since 1970), or an age (`10m`). */
+export function parseFrom(
+  text: string,
+  redisNow: number,
+): Position | { readonly ms: number } | 'earliest' | 'latest' | undefined {
+  if (text === 'earliest' || text === 'latest') return text;
+  const position = parsePosition(text);
+  if (position) return position;
+  const age = DURATION.exec(text);
+  if (age) return { ms: Math.max(0, redisNow - Number(age[1]) * (UNIT_MS[age[2] as string] as number)) };
+  if (/^\d{1,15}$/.test(text)) return { ms: Number(text) };
+  if (!/^\d{4}-\d\d-\d\d/.test(text)) return undefined;
+  const ms = Date.parse(text);
+  return Number.isNaN(ms) ? undefined : { ms };
+}
+
+/**
+ * One page of a room's events, oldest first.
+ *
+ * @throws {RelayError} `bad_request`, or `unavailable` when Redis can't answer
+ */
+export async function readHistory(
+  log: EventLog,
+  {
+    tenant,
+    room,
+    from,
+    limit,
+  }: { readonly tenant: string; readonly room: string; readonly from: string; readonly limit: number },
+): Promise<HistoryPage> {
+  const partition = log.partitionOf(tenant);
+  const start = parseFrom(from, log.clock.at());
+  if (start === undefined)
+    throw new RelayError('bad_request', 'from: wants a position, earliest, latest, a time or an age such as 10m');
+  const wanted = scoped(tenant, room);
+  let after: { ms: number; offset: number };
+  let gap: HistoryPage['gap'];
+  if (start === 'earliest') after = { ms: 0, offset: 0 };
+  else if (start === 'latest') after = log.newest(partition);
+  else if (!('offset' in start)) after = { ms: start.ms, offset: 0 };
+  else {
+    if (start.partition !== partition) throw new RelayError('bad_request', "from: another partition's position");
+    const here = log.resolve(start);
+    if (here.kind === 'invalid') throw new RelayError('bad_request', 'from: no position of this log');
+    after = { ms: here.ms, offset: here.offset };
+    if (here.kind === 'epoch') {
+      const at = (offset: number): string => formatPosition(start.epoch, partition, start.ms, offset);
+      gap = { from: at(here.offset + 1), to: at(start.offset), reason: 'epoch' };
+    }
+  }
+  const isFromPosition = typeof start === 'object' && 'offset' in start;
+  const events: HistoryEvent[] = [];
+  let scanned = 0;
+  let bytes = 0;
+  for (;;) {
+    const page = await log
+      .page(partition, after, { entries: 500, bytes: 1_000_000 })
+      .catch((error: unknown) => Promise.reject(new RelayError('unavailable', undefined, { cause: error })));
+    if (isFromPosition && gap === undefined && after.offset + 1 < page.first) {
+      const at = (offset: number): string => formatPosition(page.epoch, partition, after.ms, offset);
+      gap = { from: at(after.offset + 1), to: at(page.first - 1), reason: 'trimmed' };
+    }
+    let end = page.scanned;
+    let isCut = false;
+    for (const entry of page.entries) {
+      if (!entry.header.rooms.includes(wanted)) continue;
+      if (events.length >= limit || (events.length > 0 && bytes + entry.size > 2_000_000)) {
+        isCut = true;
+        break;
+      }
+      events.push(toEvent(entry, page.epoch, partition));
+      bytes += entry.size;
+      end = { ms: entry.ms, offset: entry.offset };
+    }
+    if (!isCut) end = page.scanned;
+    scanned += page.entries.length;
+    after = end.offset === 0 && page.isLast ? page.newest : end;
+    const isDone = page.isLast && !isCut;
+    if (isDone || isCut || scanned >= MAX_SCANNED)
+      return {
+        events,
+        next: formatPosition(page.epoch, partition, after.ms, after.offset),
+        more: !isDone,
+        ...(gap && { gap }),
+      };
+  }
+}
+
+function toEvent(entry: Entry, epoch: string, partition: number): HistoryEvent {
+  const [event, data, meta] = JSON.parse(entry.payload.toString('utf8')) as [string, unknown, unknown];
+  return {
+    position: formatPosition(epoch, partition, entry.ms, entry.offset),
+    event,
+    data,
+    meta,
+    ...(entry.attachments.length > 0 && { attachments: entry.attachments.map((part) => part.toString('base64')) }),
+  };
+}

@@ -1,0 +1,299 @@
+import type { Server as HttpServer } from 'node:http';
+import fastifySwagger from '@fastify/swagger';
+import fastifySwaggerUi from '@fastify/swagger-ui';
+import Fastify, { type FastifyInstance, type FastifyRequest } from 'fastify';
+import {
+  jsonSchemaTransform,
+  serializerCompiler,
+  validatorCompiler,
+  type ZodTypeProvider,
+} from 'fastify-type-provider-zod';
+import { z } from 'zod';
+import type { ApiCaller, ApiKeys } from '../../admission/index.js';
+import { ERROR_CODES, type ErrorCode, FatalError, RelayError, toWireError } from '../../core/errors.js';
+import type { Logger } from '../../core/ports.js';
+import { Service } from '../../core/service.js';
+import { within } from '../../core/sleep.js';
+import type { EventLog } from '../../log/index.js';
+import { isName } from '../../wire/names.js';
+import { readHistory } from '../history.js';
+import type { GatewayMetrics } from '../metrics.js';
+import type { Published, Publisher, PublishRequest } from '../publisher.js';
+
+const MAX_LIST = 100;
+const MAX_BODY_BYTES = 2_000_000;
+const MAX_HISTORY = 1000;
+const CLOSE_MS = 5000;
+
+const name = z.string().refine(isName, 'wants 1 to 200 characters without control characters');
+const event = z.object({
+  room: z.string().describe('1–200 characters'),
+  event: z.string().describe('name that clients listen for'),
+  data: z.unknown().optional().describe('any JSON'),
+  id: z.string().optional().describe('idempotency id: within 2 minutes the same id is accepted once'),
+  ephemeral: z.boolean().optional().describe('true: beside the log, at most once, no replay'),
+  tenant: z.string().optional().describe('for keys that are bound to no tenant; default: `default`'),
+});
+const failure = z.object({
+  error: z.string(),
+  code: z.enum(Object.keys(ERROR_CODES) as [ErrorCode, ...ErrorCode[]]),
+  retryable: z.boolean(),
+  mayHaveHappened: z.boolean().optional(),
+  retryAfterMs: z.number().optional(),
+});
+const success = z.object({
+  ok: z.literal(true),
+  position: z.string().optional().describe('absent for an ephemeral event'),
+  duplicate: z.boolean().optional(),
+});
+const historyPage = z.object({
+  events: z
+    .array(
+      z.object({
+        position: z.string(),
+        event: z.string(),
+        data: z.unknown(),
+        meta: z.unknown(),
+        attachments: z.array(z.string()).readonly().optional(),
+      }),
+    )
+    .readonly(),
+  next: z.string().describe('give it as `from` for the next page'),
+  more: z.boolean(),
+  gap: z.object({ from: z.string(), to: z.string(), reason: z.enum(['trimmed', 'epoch']) }).optional(),
+});
+const failures = { '4xx': failure, '5xx': failure } as const;
+
+export interface HttpServerOptions {
+  readonly host: string;
+  readonly port: number;
+  readonly version: string;
+  readonly apiKeys: ApiKeys;
+  readonly publisher: Publisher;
+  readonly log: EventLog;
+  readonly metrics: GatewayMetrics;
+  readonly logger: Logger;
+}
+
+/** The public listener: the HTTP API under /v1, its description at /docs. Socket.IO attaches to the same server. */
+export class PublicHttpServer extends Service {
+  readonly #app: FastifyInstance;
+
+  constructor(private readonly options: HttpServerOptions) {
+    super();
+    this.#app = Fastify({
+      logger: false,
+      bodyLimit: MAX_BODY_BYTES,
+      requestTimeout: 30_000,
+      keepAliveTimeout: 72_000,
+      forceCloseConnections: 'idle',
+      return503OnClosing: false,
+      routerOptions: { maxParamLength: 1000 },
+    });
+  }
+
+  get server(): HttpServer {
+    return this.#app.server;
+  }
+
+  get port(): number {
+    const address = this.#app.server.address();
+    return typeof address === 'object' && address !== null ? address.port : this.options.port;
+  }
+
+  /** Makes the routes ready; nothing is bound yet. */
+  protected async onStart(): Promise<void> {
+    await this.#routes();
+    await this.#app.ready();
+    this.#app.server.headersTimeout = 20_000;
+    this.#app.server.on('clientError', (_error, socket) => {
+      if (socket.writable) socket.end('HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n');
+    });
+  }
+
+  /** @throws {FatalError} in one line when the port is taken */
+  async listen(): Promise<void> {
+    const { host, port } = this.options;
+    try {
+      await this.#app.listen({ host, port });
+    } catch (error) {
+      const { code } = error as NodeJS.ErrnoException;
+      const why =
+        code === 'EADDRINUSE' ? 'the port is taken' : code === 'EACCES' ? 'not allowed' : String(code ?? error);
+      throw new FatalError(`cannot bind the public listener to ${host}:${port} (PORT): ${why}`);
+    }
+  }
+
+  /** Finishes the requests in hand, for a bounded time. */
+  protected async onStop(): Promise<void> {
+    const closed = this.#app.close();
+    await within(
+      CLOSE_MS,
+      closed.then(() => true),
+    );
+    this.#app.server.closeAllConnections();
+  }
+
+  async #routes(): Promise<void> {
+    const app = this.#app.withTypeProvider<ZodTypeProvider>();
+    app.setValidatorCompiler(validatorCompiler);
+    app.setSerializerCompiler(serializerCompiler);
+    await app.register(fastifySwagger, {
+      openapi: {
+        openapi: '3.1.0',
+        info: {
+          title: 'Holdfast',
+          version: this.options.version,
+          description: 'A durable event relay for Socket.IO back ends.',
+        },
+        components: { securitySchemes: { apiKey: { type: 'http', scheme: 'bearer' } } },
+      },
+      transform: jsonSchemaTransform,
+    });
+    await app.register(fastifySwaggerUi, { routePrefix: '/docs' });
+    app.setErrorHandler((error, request, reply) => {
+      const relayed = toRelayError(error);
+      if (relayed.code === 'internal')
+        this.options.logger.error(
+          { event: 'http_failed', path: request.routeOptions.url, err: error },
+          'a request failed by a fault of ours',
+        );
+      if (relayed.retryAfterMs !== undefined || relayed.status === 503 || relayed.status === 429)
+        reply.header('retry-after', Math.max(1, Math.ceil((relayed.retryAfterMs ?? 1000) / 1000)));
+      return reply.status(relayed.status).send(toWireError(relayed));
+    });
+    app.setNotFoundHandler((_request, reply) =>
+      reply.status(404).send({ error: 'no such path; see /docs', code: 'bad_request', retryable: false }),
+    );
+
+    app.get(
+      '/health',
+      { schema: { summary: 'This process serves', response: { 200: z.object({ status: z.literal('ok') }) } } },
+      async () => ({
+        status: 'ok' as const,
+      }),
+    );
+    app.post(
+      '/v1/publish',
+      {
+        schema: {
+          summary: 'Publish one event, or a list of at most 100',
+          description:
+            'One: the answer is its result. A list: `results`, one per item in order; each item stands for itself. `Idempotency-Key` is the id of a single event that has none.',
+          security: [{ apiKey: [] }],
+          headers: z.object({ 'idempotency-key': z.string().optional() }).loose(),
+          body: z.union([z.array(z.unknown()), event.loose()]).describe('one event, or a list of events'),
+          response: {
+            200: z.union([
+              success,
+              z.object({ results: z.array(z.union([success, failure.extend({ ok: z.literal(false) })])) }),
+            ]),
+            ...failures,
+          },
+        },
+      },
+      async (request) => this.#publish(request, this.#caller(request)),
+    );
+    app.get(
+      '/v1/history/:room',
+      {
+        schema: {
+          summary: "A room's events, oldest first",
+          security: [{ apiKey: [] }],
+          params: z.object({ room: name }),
+          querystring: z.object({
+            from: z
+              .string()
+              .max(100)
+              .default('earliest')
+              .describe('a position (what is behind it), earliest, latest, a time (ISO 8601 or ms), or an age: 10m'),
+            limit: z.coerce.number().int().min(1).max(MAX_HISTORY).default(100),
+            tenant: name.optional(),
+          }),
+          response: { 200: historyPage, ...failures },
+        },
+      },
+      async ({ params, query, headers }) => {
+        const caller = this.options.apiKeys.identify(headers.authorization);
+        const tenant = tenantOf(caller, query.tenant);
+        const { log, metrics } = this.options;
+        return counted(metrics, 'http-history', () =>
+          readHistory(log, { tenant, room: params.room, from: query.from, limit: query.limit }),
+        );
+      },
+    );
+  }
+
+  #caller(request: FastifyRequest): ApiCaller {
+    return this.options.apiKeys.identify(request.headers.authorization);
+  }
+
+  async #publish(
+    request: FastifyRequest,
+    caller: ApiCaller,
+  ): Promise<z.infer<typeof success> | { results: PublishResult[] }> {
+    const { body } = request;
+    if (!Array.isArray(body)) {
+      const item = body as PublishRequest;
+      const key = request.headers['idempotency-key'];
+      return {
+        ok: true,
+        ...(await this.#publishOne(item.id === undefined && key !== undefined ? { ...item, id: key } : item, caller)),
+      };
+    }
+    if (body.length === 0 || body.length > MAX_LIST)
+      throw new RelayError('bad_request', `a list has 1 to ${MAX_LIST} events`);
+    const results = await Promise.all(
+      body.map((item) =>
+        this.#publishOne(item as PublishRequest, caller).then(
+          (published): PublishResult => ({ ok: true, ...published }),
+          (error: unknown): PublishResult => ({ ok: false, ...toWireError(error) }),
+        ),
+      ),
+    );
+    return { results };
+  }
+
+  #publishOne(item: PublishRequest & { readonly tenant?: unknown }, caller: ApiCaller): Promise<Published> {
+    return counted(this.options.metrics, 'http-publish', async () => {
+      if (typeof item !== 'object' || item === null || Array.isArray(item))
+        throw new RelayError('bad_request', 'an event is an object');
+      const tenant = tenantOf(caller, item.tenant);
+      return this.options.publisher.publish(item, {
+        tenant,
+        name: `key:${caller.fingerprint}`,
+        mayPublish: () => true,
+      });
+    });
+  }
+}
+
+type PublishResult = z.infer<typeof success> | ({ ok: false } & z.infer<typeof failure>);
+
+function tenantOf(caller: ApiCaller, wanted: unknown): string {
+  if (wanted !== undefined && !isName(wanted))
+    throw new RelayError('bad_request', 'tenant: wants 1 to 200 characters without control characters');
+  if (caller.tenant !== undefined && wanted !== undefined && wanted !== caller.tenant)
+    throw new RelayError('permission_denied', 'the key is bound to another tenant');
+  return caller.tenant ?? wanted ?? 'default';
+}
+
+async function counted<T>(metrics: GatewayMetrics, command: string, work: () => Promise<T>): Promise<T> {
+  try {
+    const result = await work();
+    metrics.commands.inc({ command, code: 'ok' });
+    return result;
+  } catch (error) {
+    metrics.commands.inc({ command, code: toWireError(error).code });
+    throw error;
+  }
+}
+
+/** Fastify's own refusals in the relay's codes. */
+function toRelayError(error: unknown): RelayError {
+  if (error instanceof RelayError) return error;
+  const { statusCode, message } = error as { statusCode?: number; message?: string };
+  if (statusCode === 413) return new RelayError('payload_too_large', `a request has at most ${MAX_BODY_BYTES} bytes`);
+  if (statusCode !== undefined && statusCode >= 400 && statusCode < 500) return new RelayError('bad_request', message);
+  return new RelayError('internal', undefined, { cause: error });
+}

@@ -1,0 +1,282 @@
+import type { Logger } from '../core/ports.js';
+import type { Entry, EpochTurn, EventLog, LogGap, ReaderHandler } from '../log/index.js';
+import { formatPosition } from '../wire/position.js';
+import { BEHIND_BYTES, CatchUp } from './catch-up.js';
+import { Delivery } from './frames.js';
+import type { GatewayMetrics } from './metrics.js';
+import { Ring } from './ring.js';
+import type { Subscriber } from './subscriber.js';
+
+interface PartitionView {
+  readonly ring: Ring;
+  readonly subscribers: Set<Subscriber>;
+  epoch: string;
+  /** Newest dispatched entry. */
+  ms: number;
+  offset: number;
+}
+
+export interface HubOptions {
+  readonly ringBytes: number;
+  readonly metrics: GatewayMetrics;
+  readonly logger: Logger;
+  readonly slowReaderMs: number;
+  readonly onFenced: () => void;
+  /** A new epoch: resume records must be written again. */
+  readonly onEpoch: () => void;
+}
+
+/** Takes what the log's readers bring and hands it to the sockets of this pod, in the log's order. */
+export class Hub implements ReaderHandler {
+  readonly #views: PartitionView[] = [];
+  readonly #rooms = new Map<string, Set<Subscriber>>();
+  readonly #catchUp: CatchUp;
+  #log: EventLog | undefined;
+
+  constructor(private readonly options: HubOptions) {
+    const { metrics, slowReaderMs, logger } = options;
+    this.#catchUp = new CatchUp({ hub: this, metrics, slowReaderMs, logger });
+  }
+
+  /** The log whose readers call this hub; they may call before it has started. */
+  attach(log: EventLog): void {
+    this.#log = log;
+  }
+
+  get log(): EventLog {
+    if (!this.#log) throw new Error('the hub has no log yet');
+    return this.#log;
+  }
+
+  get ringBytes(): number {
+    return this.#views.reduce((sum, view) => sum + view.ring.bytes, 0);
+  }
+
+  get subscriberCount(): number {
+    return this.#views.reduce((sum, view) => sum + view.subscribers.size, 0);
+  }
+
+  get behindCount(): number {
+    return this.#catchUp.size;
+  }
+
+  *subscribers(): IterableIterator<Subscriber> {
+    for (const view of this.#views) yield* view.subscribers;
+  }
+
+  ring(partition: number): Ring {
+    return this.#view(partition).ring;
+  }
+
+  /** Newest entry that was dispatched here. */
+  dispatched(partition: number): { readonly epoch: string; readonly ms: number; readonly offset: number } {
+    return this.#view(partition);
+  }
+
+  membersOf(room: string): ReadonlySet<Subscriber> | undefined {
+    return this.#rooms.get(room);
+  }
+
+  /** Fills the rings with what was dispatched before this process, so that whoever returns after a deploy needs no log reads. */
+  async preload(maxEntries: number): Promise<void> {
+    for (let partition = 0; partition < this.log.partitionCount; partition++) {
+      const view = this.#view(partition);
+      const limits = { entries: maxEntries, bytes: this.options.ringBytes / 2 };
+      for (const entry of await this.log.recent(partition, view, limits)) this.#remember(view, partition, entry);
+      if (view.ring.next !== view.offset + 1) view.ring.reset(view.offset + 1);
+    }
+  }
+
+  // --- the log's readers
+
+  onEntry(entry: Entry, partition: number): void {
+    const view = this.#view(partition);
+    const delivery = this.#remember(view, partition, entry);
+    view.ms = entry.ms;
+    view.offset = entry.offset;
+    const { rooms } = entry.header;
+    if (rooms.length === 1) {
+      const members = this.#rooms.get(rooms[0] as string);
+      if (members) for (const subscriber of members) this.#offer(subscriber, delivery);
+      return;
+    }
+    const seen = new Set<Subscriber>();
+    for (const room of rooms) for (const subscriber of this.#rooms.get(room) ?? []) seen.add(subscriber);
+    for (const subscriber of seen) this.#offer(subscriber, delivery);
+  }
+
+  onGap(gap: LogGap): void {
+    const view = this.#view(gap.partition);
+    if (gap.reason === 'trimmed') {
+      view.ms = gap.to.ms;
+      view.offset = gap.to.offset;
+    }
+    // whoever is behind meets what was trimmed by itself, when it gets there
+    for (const subscriber of view.subscribers)
+      if (gap.reason === 'epoch' || subscriber.state === 'live') this.tellGap(subscriber, gap);
+  }
+
+  onEpoch(turn: EpochTurn): void {
+    const view = this.#view(turn.partition);
+    const { ms, offset } = turn.survived;
+    view.epoch = turn.to;
+    view.ms = ms;
+    view.offset = offset;
+    view.ring.reset(offset + 1);
+    for (const subscriber of view.subscribers) rebase(subscriber, turn.to, ms, offset);
+    this.options.onEpoch();
+  }
+
+  onFenced(): void {
+    this.options.onFenced();
+  }
+
+  // --- sockets
+
+  /** From here on the socket gets what its rooms bring: at first what it has missed, then what comes. */
+  add(subscriber: Subscriber): void {
+    const view = this.#view(subscriber.partition);
+    if (subscriber.epoch !== view.epoch) {
+      // the log began a new epoch while the socket was on its way in
+      const here = this.log.resolve({ ...subscriber, partition: subscriber.partition });
+      const place = here.kind === 'invalid' ? view : here;
+      rebase(subscriber, view.epoch, place.ms, place.offset);
+    }
+    view.subscribers.add(subscriber);
+    for (const room of subscriber.joins.keys()) this.#index(subscriber, room);
+    this.#catchUp.begin(subscriber);
+  }
+
+  remove(subscriber: Subscriber): void {
+    if (subscriber.state === 'closed') return;
+    subscriber.move('closed');
+    this.#view(subscriber.partition).subscribers.delete(subscriber);
+    for (const room of subscriber.joins.keys()) this.#unindex(subscriber, room);
+    this.#catchUp.forget(subscriber);
+  }
+
+  /** Where a join made now takes effect: nothing at or below it belongs to the room's new member. */
+  joinPosition(subscriber: { partition: number; offset: number; ms: number; epoch: string }): {
+    ms: number;
+    offset: number;
+  } {
+    const view = this.#view(subscriber.partition);
+    let best: { ms: number; offset: number } = view;
+    const newest = this.log.newest(subscriber.partition);
+    if (newest.epoch === view.epoch && newest.offset > best.offset) best = newest;
+    if (subscriber.epoch === view.epoch && subscriber.offset > best.offset) best = subscriber;
+    return { ms: best.ms, offset: best.offset };
+  }
+
+  join(subscriber: Subscriber, room: string, offset: number): void {
+    if (subscriber.joins.has(room)) return;
+    subscriber.joins.set(room, offset);
+    if (subscriber.state !== 'closed') this.#index(subscriber, room);
+  }
+
+  leave(subscriber: Subscriber, room: string): void {
+    if (subscriber.joins.delete(room)) this.#unindex(subscriber, room);
+  }
+
+  /** What was handed to the socket's connection up to now. */
+  positionOf(subscriber: Subscriber): string {
+    const view = this.#view(subscriber.partition);
+    const isAhead = subscriber.state !== 'live' || subscriber.offset > view.offset;
+    const at = isAhead ? subscriber : view;
+    return formatPosition(subscriber.epoch, subscriber.partition, at.ms, at.offset);
+  }
+
+  tellPosition(subscriber: Subscriber): void {
+    subscriber.positionToldAt = performance.now();
+    subscriber.outbox.emit('holdfast:position', this.positionOf(subscriber));
+  }
+
+  tellGap(subscriber: Subscriber, gap: LogGap): void {
+    const { partition, reason, from, to } = gap;
+    this.options.metrics.gaps.inc({ reason });
+    subscriber.outbox.emit('holdfast:gap', {
+      partition,
+      from: formatPosition(from.epoch, partition, from.ms, from.offset),
+      to: formatPosition(to.epoch, partition, to.ms, to.offset),
+      reason,
+    });
+  }
+
+  /** Stops live delivery to a socket while `replay` writes to it, then lets it catch up. */
+  async pausedDuring<T>(subscriber: Subscriber, replay: () => Promise<T>): Promise<T> {
+    subscriber.isReplaying = true;
+    if (subscriber.state === 'live') this.#fallBehind(subscriber);
+    try {
+      return await replay();
+    } finally {
+      subscriber.isReplaying = false;
+      this.#catchUp.begin(subscriber);
+    }
+  }
+
+  stop(): void {
+    this.#catchUp.stop();
+  }
+
+  // --- inside
+
+  #view(partition: number): PartitionView {
+    let view = this.#views[partition];
+    if (!view) {
+      const { epoch, ms, offset } = this.log.dispatched(partition);
+      view = { ring: new Ring(this.options.ringBytes), subscribers: new Set(), epoch, ms, offset };
+      view.ring.reset(offset + 1);
+      this.#views[partition] = view;
+    }
+    return view;
+  }
+
+  #remember(view: PartitionView, partition: number, entry: Entry): Delivery {
+    const delivery = new Delivery(entry, formatPosition(view.epoch, partition, entry.ms, entry.offset));
+    view.ring.push(delivery);
+    return delivery;
+  }
+
+  /** One entry to one live socket: the hot path. */
+  #offer(subscriber: Subscriber, delivery: Delivery): void {
+    if (subscriber.state !== 'live' || !subscriber.wants(delivery.entry.header.rooms, delivery.offset)) return;
+    const { outbox } = subscriber;
+    outbox.write(delivery.packet);
+    subscriber.positionToldAt = performance.now();
+    this.options.metrics.delivered.inc({ path: 'live' });
+    if (outbox.unsentBytes > BEHIND_BYTES) {
+      this.options.metrics.fellBehind.inc();
+      this.#fallBehind(subscriber);
+      this.#catchUp.begin(subscriber);
+    }
+  }
+
+  #fallBehind(subscriber: Subscriber): void {
+    const { ms, offset } = this.#view(subscriber.partition);
+    subscriber.advance(ms, offset);
+    subscriber.move('behind');
+  }
+
+  #index(subscriber: Subscriber, room: string): void {
+    const members = this.#rooms.get(room);
+    if (members) members.add(subscriber);
+    else this.#rooms.set(room, new Set([subscriber]));
+  }
+
+  #unindex(subscriber: Subscriber, room: string): void {
+    const members = this.#rooms.get(room);
+    if (!members) return;
+    members.delete(subscriber);
+    if (members.size === 0) this.#rooms.delete(room);
+  }
+}
+
+/** Carries a place over into a new epoch, of which everything up to `offset` is as it was. */
+function rebase(subscriber: Subscriber, epoch: string, ms: number, offset: number): void {
+  subscriber.epoch = epoch;
+  if (subscriber.offset > offset) {
+    subscriber.ms = ms;
+    subscriber.offset = offset;
+  }
+  for (const [room, joined] of subscriber.joins) if (joined > offset) subscriber.joins.set(room, offset);
+}

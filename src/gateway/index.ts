@@ -1,0 +1,2 @@
+export { Gateway, type GatewayOptions } from './gateway.js';
+export { parseFrom } from './history.js';

@@ -1,0 +1,101 @@
+import type { Socket } from 'socket.io';
+import type { EncodedPacket } from './frames.js';
+
+interface EngineConnection {
+  readonly readyState: string;
+  readonly transport: { readonly name: string; readonly socket?: WebSocketInternals };
+  writeBuffer: {
+    data?: { length?: number; byteLength?: number };
+    options?: { wsPreEncodedFrame?: readonly Buffer[] };
+  }[];
+  write(data: string | Buffer, options: object, callback?: () => void): void;
+  close(discard?: boolean): void;
+}
+
+interface WebSocketInternals {
+  readonly bufferedAmount: number;
+  readonly _socket?: { readonly writableLength: number; readonly _handle?: { readonly writeQueueSize?: number } };
+  terminate?(): void;
+}
+
+/** Placeholder of a packet whose WebSocket frames are ready; engine.io wants some text. */
+const PRE_ENCODED = 'b';
+
+/**
+ * The one way of packets to a connection: what leaves here is in order with everything else that Socket.IO sends.
+ * Knows engine.io's and ws's internals, so that nobody else has to.
+ */
+export class Outbox {
+  readonly #connection: EngineConnection;
+  /** engine.io's buffer whose first `#counted` packets are in `#bytes`; it makes a new one at every flush. */
+  #buffer: EngineConnection['writeBuffer'] | undefined;
+  #counted = 0;
+  #bytes = 0;
+
+  constructor(private readonly socket: Socket) {
+    this.#connection = socket.conn as unknown as EngineConnection;
+  }
+
+  get isOpen(): boolean {
+    return this.#connection.readyState === 'open';
+  }
+
+  /** Writes a packet that was encoded once for all. `onSent` comes when it has left this process's buffers. */
+  write(packet: EncodedPacket, onSent?: () => void): void {
+    if (!this.isOpen) return;
+    if (this.#connection.transport.name === 'websocket') {
+      this.#connection.write(
+        PRE_ENCODED,
+        { preEncoded: true, compress: false, wsPreEncodedFrame: [packet.frames] },
+        onSent,
+      );
+      return;
+    }
+    const parts = packet.parts();
+    parts.forEach((part, index) => {
+      this.#connection.write(part, { preEncoded: true }, index === parts.length - 1 ? onSent : undefined);
+    });
+  }
+
+  /** Emits one of the relay's own events. */
+  emit(event: string, ...args: unknown[]): void {
+    this.socket.emit(event, ...args);
+  }
+
+  /** Bytes that were written and have not reached the kernel. */
+  get unsentBytes(): number {
+    const { writeBuffer, transport } = this.#connection;
+    if (writeBuffer !== this.#buffer) {
+      this.#buffer = writeBuffer;
+      this.#counted = 0;
+      this.#bytes = 0;
+    }
+    for (; this.#counted < writeBuffer.length; this.#counted++) {
+      const packet = writeBuffer[this.#counted];
+      const frames = packet?.options?.wsPreEncodedFrame;
+      if (frames) for (const frame of frames) this.#bytes += frame.length;
+      else this.#bytes += packet?.data?.length ?? packet?.data?.byteLength ?? 0;
+    }
+    return this.#bytes + (transport.socket?.bufferedAmount ?? 0);
+  }
+
+  /** Changes whenever bytes went out, be it in the middle of one large write. */
+  get progress(): number {
+    const raw = this.#connection.transport.socket?._socket;
+    return this.unsentBytes + (raw?._handle?.writeQueueSize ?? 0);
+  }
+
+  /** Closes the transport, so that a stock client comes back by itself. What waits is still sent, for a moment. */
+  closeTransport(): void {
+    this.#connection.close();
+    const { socket } = this.#connection.transport;
+    setTimeout(() => (socket?.terminate ? socket.terminate() : this.#connection.close(true)), 1000).unref();
+  }
+
+  /** Closes the transport and drops what waits. */
+  cut(): void {
+    this.#connection.writeBuffer = [];
+    this.#connection.close(true);
+    this.#connection.transport.socket?.terminate?.();
+  }
+}

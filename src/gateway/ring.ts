@@ -1,0 +1,133 @@
+import type { Delivery } from './frames.js';
+
+interface RoomIndex {
+  /** Index of the oldest offset that is still in the ring. */
+  head: number;
+  offsets: number[];
+}
+
+export interface RingPage {
+  readonly deliveries: readonly Delivery[];
+  /** Everything up to here was looked at. */
+  readonly scanned: number;
+}
+
+/**
+ * The newest entries of one partition, without holes and bounded in bytes, so "is it in here?" is a comparison of offsets.
+ * An index per room makes a page for one socket cost what it brings, not what the ring holds.
+ */
+export class Ring {
+  /** Oldest and next offset; equal when the ring is empty. */
+  #first = 1;
+  #next = 1;
+  #bytes = 0;
+  readonly #items = new Map<number, Delivery>();
+  readonly #rooms = new Map<string, RoomIndex>();
+
+  constructor(private readonly maxBytes: number) {}
+
+  get first(): number {
+    return this.#first;
+  }
+
+  get next(): number {
+    return this.#next;
+  }
+
+  get bytes(): number {
+    return this.#bytes;
+  }
+
+  get(offset: number): Delivery | undefined {
+    return this.#items.get(offset);
+  }
+
+  /** True if everything behind `offset` is here. */
+  covers(offset: number): boolean {
+    return offset + 1 >= this.#first && offset < this.#next;
+  }
+
+  /** Forgets all; the next entry is expected at `next`. */
+  reset(next: number): void {
+    this.#items.clear();
+    this.#rooms.clear();
+    this.#bytes = 0;
+    this.#first = this.#next = next;
+  }
+
+  push(delivery: Delivery): void {
+    const { offset, entry } = delivery;
+    if (offset !== this.#next) this.reset(offset);
+    this.#items.set(offset, delivery);
+    this.#next = offset + 1;
+    this.#bytes += entry.size;
+    for (const room of entry.header.rooms) {
+      const index = this.#rooms.get(room);
+      if (index) index.offsets.push(offset);
+      else this.#rooms.set(room, { head: 0, offsets: [offset] });
+    }
+    while (this.#bytes > this.maxBytes && this.#next - this.#first > 1) this.#evict();
+  }
+
+  /** An offset that holds nothing to deliver (an unknown format), so that the ring stays without holes. */
+  skip(offset: number): void {
+    if (offset !== this.#next) this.reset(offset);
+    this.#next = offset + 1;
+  }
+
+  /**
+   * Entries behind `after` for somebody in `rooms` (room → offset at which it was joined), at most `maxBytes` of them but at
+   * least one.
+   */
+  page(after: number, rooms: ReadonlyMap<string, number>, maxBytes: number): RingPage {
+    const cursors: { offsets: readonly number[]; at: number; joined: number }[] = [];
+    for (const [room, joined] of rooms) {
+      const index = this.#rooms.get(room);
+      if (!index) continue;
+      const at = lowerBound(index.offsets, index.head, Math.max(after, joined) + 1);
+      if (at < index.offsets.length) cursors.push({ offsets: index.offsets, at, joined });
+    }
+    const deliveries: Delivery[] = [];
+    let bytes = 0;
+    for (;;) {
+      let offset = Number.POSITIVE_INFINITY;
+      for (const cursor of cursors) offset = Math.min(offset, cursor.offsets[cursor.at] ?? Number.POSITIVE_INFINITY);
+      if (offset === Number.POSITIVE_INFINITY) return { deliveries, scanned: this.#next - 1 };
+      const delivery = this.#items.get(offset) as Delivery;
+      if (deliveries.length > 0 && bytes + delivery.entry.size > maxBytes) return { deliveries, scanned: offset - 1 };
+      for (const cursor of cursors) if (cursor.offsets[cursor.at] === offset) cursor.at++;
+      deliveries.push(delivery);
+      bytes += delivery.entry.size;
+    }
+  }
+
+  #evict(): void {
+    const offset = this.#first++;
+    const delivery = this.#items.get(offset);
+    if (!delivery) return;
+    this.#items.delete(offset);
+    this.#bytes -= delivery.entry.size;
+    for (const room of delivery.entry.header.rooms) {
+      const index = this.#rooms.get(room);
+      if (!index) continue;
+      index.head++;
+      if (index.head === index.offsets.length) this.#rooms.delete(room);
+      else if (index.head > 64 && index.head * 2 > index.offsets.length) {
+        index.offsets.splice(0, index.head);
+        index.head = 0;
+      }
+    }
+  }
+}
+
+/** Index of the first of `offsets` (ascending) from `head` on that is ≥ `wanted`. */
+function lowerBound(offsets: readonly number[], head: number, wanted: number): number {
+  let low = head;
+  let high = offsets.length;
+  while (low < high) {
+    const middle = (low + high) >>> 1;
+    if ((offsets[middle] as number) < wanted) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}

@@ -1,0 +1,213 @@
+import type { Server as HttpServer, IncomingMessage } from 'node:http';
+import { Server, type Socket } from 'socket.io';
+import { fullJitter } from '../../core/backoff.js';
+import { RelayError, toWireError } from '../../core/errors.js';
+import type { Logger, Meter } from '../../core/ports.js';
+import { Service } from '../../core/service.js';
+import { sleep, within } from '../../core/sleep.js';
+import type { Inbox } from '../../pods/index.js';
+import type { Ephemeral } from '../ephemeral.js';
+import type { Hub } from '../hub.js';
+import type { DisconnectCode, GatewayMetrics } from '../metrics.js';
+import type { Commands } from './commands.js';
+import { type Handshake, toConnectError } from './handshake.js';
+import type { Session } from './session.js';
+import { Sweep } from './sweep.js';
+
+const SOFT_REFUSAL_MS = 5000;
+
+export interface SocketServerOptions {
+  readonly http: HttpServer;
+  readonly path: string;
+  readonly pingIntervalMs: number;
+  readonly pingTimeoutMs: number;
+  readonly maxPayloadBytes: number;
+  readonly positionHeartbeatMs: number;
+  readonly origins: readonly string[];
+  readonly polling: boolean;
+  readonly handshake: Handshake;
+  readonly commands: Commands;
+  readonly sessions: Map<string, Session>;
+  readonly hub: Hub;
+  readonly ephemeral: Ephemeral;
+  readonly inbox: Inbox;
+  readonly metrics: GatewayMetrics;
+  readonly meter: Meter;
+  readonly logger: Logger;
+}
+
+/** The Socket.IO side of the public listener. Rooms and delivery are the hub's: Socket.IO carries packets and pings. */
+export class SocketServer extends Service {
+  readonly #io: Server;
+  readonly #sweep: Sweep;
+
+  constructor(private readonly options: SocketServerOptions) {
+    super();
+    const { sessions, hub, positionHeartbeatMs, meter } = options;
+    this.#io = new Server({
+      path: options.path,
+      transports: ['polling', 'websocket'],
+      allowUpgrades: options.polling,
+      pingInterval: options.pingIntervalMs,
+      pingTimeout: options.pingTimeoutMs,
+      // twice the limit, so that an ack can say payload_too_large
+      maxHttpBufferSize: 2 * options.maxPayloadBytes + 64 * 1024,
+      serveClient: false,
+      cors: options.polling ? { origin: options.origins.length > 0 ? [...options.origins] : '*' } : undefined,
+      allowRequest: (request, decide) => this.#allow(request, decide),
+    });
+    this.#sweep = new Sweep(sessions, hub, positionHeartbeatMs);
+    meter.gauge({ name: 'connections', help: 'Sockets that are connected.' }, () => hub.subscriberCount);
+    meter.gauge({ name: 'slow_consumers_behind', help: 'Sockets that are catching up.' }, () => hub.behindCount);
+    meter.gauge({ name: 'ring_bytes', help: 'Recent entries kept in memory.' }, () => hub.ringBytes);
+  }
+
+  get connectionCount(): number {
+    return this.options.hub.subscriberCount;
+  }
+
+  protected async onStart(): Promise<void> {
+    const { http, inbox, sessions } = this.options;
+    this.#io.use((socket, next) => void this.#admit(socket, next));
+    this.#io.on('connection', (socket) => this.#connected(socket));
+    inbox.on('superseded', ({ owner }) => {
+      if (typeof owner === 'string') sessions.get(owner)?.supersede();
+    });
+    this.#io.attach(http);
+    this.#sweep.start();
+  }
+
+  protected async onStop(): Promise<void> {
+    this.#sweep.stop();
+    this.#io.engine.close();
+    this.options.hub.stop();
+  }
+
+  /** A new epoch began: every living socket's record is written again. */
+  onEpoch(): void {
+    this.#sweep.resaveAll();
+  }
+
+  /**
+   * Tells every client to come back elsewhere and closes its transport, spread over `spreadMs`, so that a stock client
+   * reconnects by itself. Resolves when all records are stored or `limitMs` are over.
+   */
+  async drain(spreadMs: number, signal: AbortSignal): Promise<void> {
+    const sessions = [...this.options.sessions.values()].filter(({ subscriber }) => subscriber.state !== 'closed');
+    await Promise.all(
+      sessions.map(async (session) => {
+        const wait = Math.random() * spreadMs;
+        if (spreadMs > 0) await sleep(wait, signal);
+        if (session.subscriber.state === 'closed') return;
+        session.endCode = 'draining';
+        session.subscriber.outbox.emit('holdfast:drain', { reconnectInMs: Math.round(fullJitter(0, 1000, 1000)) });
+        session.subscriber.outbox.closeTransport();
+      }),
+    );
+    const gone = (): boolean => this.options.hub.subscriberCount === 0;
+    for (let waited = 0; waited < 1500 && !gone(); waited += 10) await sleep(10);
+    await within(1000, Promise.all(this.#ending));
+  }
+
+  readonly #ending = new Set<Promise<void>>();
+
+  // --- a request
+
+  #allow(request: IncomingMessage, decide: (error: string | null, isAllowed: boolean) => void): void {
+    const { origins, polling, metrics } = this.options;
+    const { origin } = request.headers;
+    if (origins.length > 0 && origin !== undefined && !origins.includes(origin)) {
+      metrics.refused.inc({ reason: 'origin' });
+      return decide('origin not allowed', false);
+    }
+    const isWebSocket = /[?&]transport=websocket(&|$)/.test(request.url ?? '');
+    if (!polling && !isWebSocket) {
+      metrics.refused.inc({ reason: 'polling' });
+      return decide("HTTP long-polling is off here: connect with { transports: ['websocket'] }", false);
+    }
+    decide(null, true);
+  }
+
+  // --- a socket
+
+  async #admit(socket: Socket, next: (error?: Error) => void): Promise<void> {
+    const { handshake, metrics, logger, sessions } = this.options;
+    try {
+      const session = await handshake.admit(socket);
+      if (!session || socket.conn.readyState !== 'open') {
+        if (session) this.#abandon(session);
+        return next(new Error('the connection is gone'));
+      }
+      socket.data.session = session;
+      socket.conn.once('close', () => {
+        // lost before Socket.IO connected it: no disconnect event will come
+        if (!socket.connected && sessions.has(session.owner) && session.subscriber.state !== 'closed')
+          setImmediate(() => this.#abandon(session));
+      });
+      next();
+    } catch (error) {
+      const { code } = toWireError(error);
+      if (!(error instanceof RelayError))
+        logger.error({ event: 'handshake_failed', err: error }, 'a handshake failed by a fault of ours');
+      const reason = ['unauthorized', 'token_expired', 'bad_request', 'unavailable', 'overloaded'].includes(code)
+        ? code
+        : 'other';
+      metrics.refused.inc({ reason });
+      if (code === 'unavailable') {
+        // it should come back: CONNECT_ERROR would stop a stock client for good
+        await sleep(1000 + Math.random() * SOFT_REFUSAL_MS);
+        socket.conn.close(true);
+      }
+      next(toConnectError(error));
+    }
+  }
+
+  #abandon(session: Session): void {
+    if (session.socket.connected) return;
+    this.options.sessions.delete(session.owner);
+    this.#end(session, false);
+    for (const room of session.subscriber.joins.keys()) this.options.ephemeral.leave(room);
+  }
+
+  #connected(socket: Socket): void {
+    const { hub, commands, handshake, metrics, ephemeral, sessions } = this.options;
+    const session = socket.data.session as Session;
+    const { subscriber } = session;
+    socket.on('error', () => {});
+    socket.on('disconnect', (reason) => {
+      sessions.delete(session.owner);
+      const code = session.endCode ?? disconnectCode(reason);
+      metrics.disconnects.inc({ code });
+      this.#end(session, reason === 'client namespace disconnect' || reason === 'server namespace disconnect');
+      for (const room of subscriber.joins.keys()) ephemeral.leave(room);
+    });
+    if (session.isSuperseded) return session.subscriber.outbox.cut();
+    metrics.accepted.inc();
+    commands.attach(session);
+    session.watchExpiry();
+    const gap = handshake.gaps.get(session);
+    if (gap) hub.tellGap(subscriber, gap);
+    hub.add(subscriber);
+  }
+
+  #end(session: Session, isFinal: boolean): void {
+    const ending = session.end(isFinal).finally(() => this.#ending.delete(ending));
+    this.#ending.add(ending);
+  }
+}
+
+function disconnectCode(reason: string): DisconnectCode {
+  switch (reason) {
+    case 'client namespace disconnect':
+      return 'client';
+    case 'ping timeout':
+      return 'ping_timeout';
+    case 'transport close':
+    case 'transport error':
+    case 'forced close':
+    case 'parse error':
+      return 'transport';
+    default:
+      return 'other';
+  }
+}

@@ -1,0 +1,168 @@
+import type { Socket } from 'socket.io';
+import type { Identity } from '../../admission/index.js';
+import { within } from '../../core/sleep.js';
+import { scoped } from '../../wire/names.js';
+import type { Hub } from '../hub.js';
+import type { DisconnectCode, GatewayMetrics } from '../metrics.js';
+import type { ResumeRecords, ResumeState } from '../resume-records.js';
+import type { Subscriber } from '../subscriber.js';
+import { RateLimit } from './rate-limit.js';
+
+const MAX_TIMER_MS = 2 ** 31 - 1;
+/** A connect or a subscribe waits so long for its record to be stored. */
+const SAVE_MS = 500;
+
+export interface SessionContext {
+  readonly hub: Hub;
+  readonly records: ResumeRecords;
+  readonly metrics: GatewayMetrics;
+  readonly messagesPerSecond: number;
+  readonly publishesPerSecond: number;
+  readonly recoveryWindowMs: number;
+}
+
+/** One connected client: its identity, its resume record and its limits. */
+export class Session {
+  readonly messages: RateLimit;
+  readonly publishes: RateLimit;
+  /** Another pod, or another connection of this one, has taken the record over: it is no longer ours to touch. */
+  isSuperseded = false;
+  /** The record doesn't hold what it should: the sweep saves it. */
+  isDirty = false;
+  savedAt = 0;
+  endCode: DisconnectCode | undefined;
+  #expiry: NodeJS.Timeout | undefined;
+  #commands: Promise<void> = Promise.resolve();
+  #waitingCommands = 0;
+  #saving: Promise<boolean> | undefined;
+  #mustSaveAgain = false;
+
+  constructor(
+    readonly socket: Socket,
+    readonly subscriber: Subscriber,
+    readonly pid: string,
+    readonly owner: string,
+    private readonly context: SessionContext,
+  ) {
+    const now = performance.now();
+    this.messages = new RateLimit(context.messagesPerSecond, now);
+    this.publishes = new RateLimit(context.publishesPerSecond, now);
+  }
+
+  get identity(): Identity {
+    return this.subscriber.identity;
+  }
+
+  scopedRoom(room: string): string {
+    return scoped(this.identity.tenant, room);
+  }
+
+  /** Commands of one socket run one after another, so that a subscribe and its unsubscribe keep their order. */
+  inTurn(work: () => Promise<void>): void {
+    this.#waitingCommands++;
+    this.#commands = this.#commands.then(work).finally(() => this.#waitingCommands--);
+  }
+
+  get waitingCommands(): number {
+    return this.#waitingCommands;
+  }
+
+  // --- resume record
+
+  /** What a client needs to go on elsewhere. */
+  state(): ResumeState {
+    const { subscriber, identity } = this;
+    return {
+      tenant: identity.tenant,
+      user: identity.user,
+      device: identity.device,
+      sid: this.socket.id,
+      epoch: subscriber.epoch,
+      partition: subscriber.partition,
+      ms: this.startMs,
+      offset: this.startOffset,
+      rooms: [...subscriber.joins],
+    };
+  }
+
+  /** Where it stood when it connected: what a client that heard of no position goes on from. */
+  startMs = 0;
+  startOffset = 0;
+
+  /** True once Redis holds the present state. False: it doesn't, within the time that a client waits. */
+  async save(): Promise<boolean> {
+    if (this.isSuperseded) return false;
+    this.isDirty = true;
+    if (this.#saving) {
+      this.#mustSaveAgain = true;
+      return (await within(SAVE_MS, this.#saving)) ?? false;
+    }
+    this.#saving = this.#saveUntilCurrent();
+    return (await within(SAVE_MS, this.#saving)) ?? false;
+  }
+
+  async #saveUntilCurrent(): Promise<boolean> {
+    const { records, metrics } = this.context;
+    try {
+      do {
+        this.#mustSaveAgain = false;
+        if ((await records.save(this.pid, this.owner, this.state())) === 'lost') {
+          metrics.records.inc({ outcome: 'lost' });
+          this.supersede();
+          return false;
+        }
+      } while (this.#mustSaveAgain);
+      this.isDirty = false;
+      this.savedAt = performance.now();
+      metrics.records.inc({ outcome: 'saved' });
+      return true;
+    } catch {
+      metrics.records.inc({ outcome: 'failed' });
+      return false;
+    } finally {
+      this.#saving = undefined;
+    }
+  }
+
+  /** Ends a connection whose client goes on elsewhere; the record is the other's. */
+  supersede(): void {
+    if (this.isSuperseded) return;
+    this.isSuperseded = true;
+    this.endCode = 'replaced';
+    this.subscriber.outbox.cut();
+  }
+
+  /** The connection is gone. `isFinal`: its client left on purpose and won't resume. */
+  async end(isFinal: boolean): Promise<void> {
+    clearTimeout(this.#expiry);
+    const { records, recoveryWindowMs, hub } = this.context;
+    const state = this.state();
+    hub.remove(this.subscriber);
+    if (this.isSuperseded) return;
+    if (isFinal || recoveryWindowMs === 0) await records.drop(this.pid, this.owner).catch(() => {});
+    else await records.save(this.pid, this.owner, state, recoveryWindowMs).catch(() => 'lost');
+  }
+
+  // --- token
+
+  /** Closes the transport when the token ends: a client that has a new one resumes, one that hasn't is refused at connect. */
+  watchExpiry(): void {
+    clearTimeout(this.#expiry);
+    const left = this.identity.expiresAt - Date.now();
+    this.#expiry = setTimeout(
+      () => {
+        if (this.identity.expiresAt - Date.now() > 0) return this.watchExpiry();
+        this.close('expired', { code: 'token_expired', reason: 'the token has expired', reconnect: true });
+      },
+      Math.min(Math.max(left, 0), MAX_TIMER_MS),
+    );
+    this.#expiry.unref();
+  }
+
+  /** Tells the reason and closes the transport, after which a stock client comes back. */
+  close(endCode: DisconnectCode, closing: { code: string; reason: string; reconnect: boolean }): void {
+    this.endCode = endCode;
+    this.subscriber.outbox.emit('holdfast:closing', closing);
+    this.subscriber.outbox.closeTransport();
+  }
+}

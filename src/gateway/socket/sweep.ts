@@ -1,0 +1,69 @@
+import type { Hub } from '../hub.js';
+import { RECORD_LIFE_MS } from '../resume-records.js';
+import type { Session } from './session.js';
+
+const TICK_MS = 1000;
+/** A round over all sockets, in ticks. */
+const PARTS = 30;
+const SLICE_MS = 5;
+/** Records written again after a new epoch, per tick of 50 ms. */
+const RESAVE_BATCH = 200;
+const RESAVE_MS = 50;
+
+/**
+ * The one shared round over all sockets: each second a thirtieth of them. It tells idle ones their position before trimming can
+ * overtake it, and stores records that could not be stored, or that grow old.
+ */
+export class Sweep {
+  #timer: NodeJS.Timeout | undefined;
+  #round: Iterator<Session> | undefined;
+  #resaving: NodeJS.Timeout | undefined;
+
+  constructor(
+    private readonly sessions: ReadonlyMap<string, Session>,
+    private readonly hub: Hub,
+    private readonly positionHeartbeatMs: number,
+  ) {}
+
+  start(): void {
+    this.#timer = setInterval(() => this.#tick(), TICK_MS);
+    this.#timer.unref();
+  }
+
+  stop(): void {
+    clearInterval(this.#timer);
+    clearInterval(this.#resaving);
+  }
+
+  /** After a new epoch: Redis may have lost all records, and their positions are the old one's. */
+  resaveAll(): void {
+    clearInterval(this.#resaving);
+    const waiting = [...this.sessions.values()];
+    this.#resaving = setInterval(() => {
+      for (const session of waiting.splice(0, RESAVE_BATCH))
+        if (session.subscriber.state !== 'closed') void session.save();
+      if (waiting.length === 0) clearInterval(this.#resaving);
+    }, RESAVE_MS);
+    this.#resaving.unref();
+  }
+
+  #tick(): void {
+    const now = performance.now();
+    let left = Math.ceil(this.sessions.size / PARTS);
+    while (left-- > 0 && performance.now() - now < SLICE_MS) {
+      this.#round ??= this.sessions.values();
+      const next = this.#round.next();
+      if (next.done) this.#round = undefined;
+      else this.#visit(next.value, now);
+    }
+  }
+
+  #visit(session: Session, now: number): void {
+    const { subscriber } = session;
+    if (subscriber.state === 'closed' || session.isSuperseded) return;
+    if (subscriber.state === 'live' && now - subscriber.positionToldAt > this.positionHeartbeatMs - TICK_MS * PARTS) {
+      this.hub.tellPosition(subscriber);
+    }
+    if (session.isDirty || now - session.savedAt > RECORD_LIFE_MS / 2) void session.save();
+  }
+}

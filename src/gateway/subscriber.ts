@@ -1,0 +1,81 @@
+import type { Identity } from '../admission/index.js';
+import type { Outbox } from './outbox.js';
+
+/**
+ * behind  it has entries to catch up with: they come page by page, as its transport drains
+ * live    what the pod dispatches is written to it at once
+ * closed  its connection is gone
+ *
+ *          caught up            too much unsent
+ * behind ─────────────▶ live ─────────────────▶ behind
+ *    └────────── closed ◀──────────┘
+ */
+export type SubscriberState = 'behind' | 'live' | 'closed';
+
+const MOVES: Readonly<Record<SubscriberState, readonly SubscriberState[]>> = {
+  behind: ['live', 'closed'],
+  live: ['behind', 'closed'],
+  closed: [],
+};
+
+/** One socket's place in its partition: the rooms it is in, each from a definite position on, and what it has been given. */
+export class Subscriber {
+  #state: SubscriberState = 'behind';
+  /** Room (scoped by tenant) → offset at which it was joined: what is newer belongs to the socket. */
+  readonly joins = new Map<string, number>();
+  identity: Identity;
+  epoch: string;
+  /** Newest entry that was handed to the connection, or that the client brought as its own. */
+  ms: number;
+  offset: number;
+  /** When it last was told a position, monotonic ms. */
+  positionToldAt = 0;
+  /** A `subscribe.from` is being replayed: nothing else may be delivered before it is done. */
+  isReplaying = false;
+  /** A page was written and has not left yet. */
+  isPageUnsent = false;
+  readonly partition: number;
+
+  constructor(
+    readonly outbox: Outbox,
+    start: {
+      readonly identity: Identity;
+      readonly partition: number;
+      readonly epoch: string;
+      readonly ms: number;
+      readonly offset: number;
+    },
+  ) {
+    this.identity = start.identity;
+    this.partition = start.partition;
+    this.epoch = start.epoch;
+    this.ms = start.ms;
+    this.offset = start.offset;
+  }
+
+  get state(): SubscriberState {
+    return this.#state;
+  }
+
+  move(next: SubscriberState): void {
+    if (!MOVES[this.#state].includes(next)) throw new Error(`a subscriber cannot move from ${this.#state} to ${next}`);
+    this.#state = next;
+  }
+
+  /** Everything up to here was handed over, or is not for it. */
+  advance(ms: number, offset: number): void {
+    if (offset <= this.offset) return;
+    this.ms = ms;
+    this.offset = offset;
+  }
+
+  /** True if an entry at `offset` that went to `rooms` is for this socket. */
+  wants(rooms: readonly string[], offset: number): boolean {
+    if (offset <= this.offset) return false;
+    for (const room of rooms) {
+      const joined = this.joins.get(room);
+      if (joined !== undefined && joined < offset) return true;
+    }
+    return false;
+  }
+}
