@@ -1,0 +1,48 @@
+import type { Command } from 'commander';
+import { FatalError } from '../core/errors.js';
+import { withLog } from './access.js';
+import { type Format, parseFormat, printRows } from './output.js';
+
+interface Options {
+  readonly output: Format;
+  readonly redisUrl?: string;
+}
+
+export function addTopics(root: Command): void {
+  const topics = root.command('topics').description('look at topics and their partitions');
+  topics
+    .command('list')
+    .description('topics that have been used')
+    .option('-o, --output <format>', 'text or json', parseFormat, 'text')
+    .option('--redis-url <url>', 'the Redis of the log')
+    .action(async ({ output, redisUrl }: Options) => {
+      await withLog(redisUrl, async (log) => {
+        const names = await log.topics();
+        const rows = await Promise.all(
+          names.map(async (topic) => ({ topic, partitions: await log.partitionCount(topic) })),
+        );
+        printRows(rows, { topic: 'TOPIC', partitions: 'PARTITIONS' }, output);
+      });
+    });
+  topics
+    .command('describe [topic]')
+    .description('its partitions: what they hold, and where they end')
+    .option('-o, --output <format>', 'text or json', parseFormat, 'text')
+    .option('--redis-url <url>', 'the Redis of the log')
+    .action(async (topic: string | undefined, { output, redisUrl }: Options) => {
+      await withLog(redisUrl, async (log) => {
+        const rows = await log.describe(topic ?? 'events');
+        if (rows.length === 0)
+          throw new FatalError(`no topic ${JSON.stringify(topic ?? 'events')}: holdfast topics list`);
+        const columns = {
+          topic: 'TOPIC',
+          partition: 'PARTITION',
+          entries: 'ENTRIES',
+          bytes: 'BYTES',
+          first: 'FIRST-OFFSET',
+          logEnd: 'LOG-END-POSITION',
+        };
+        printRows(rows as unknown as Record<string, unknown>[], columns, output);
+      });
+    });
+}

@@ -1,0 +1,186 @@
+import { randomBytes } from 'node:crypto';
+import { ApiKeys, TokenVerifier } from './admission/index.js';
+import type { RelayConfig } from './config.js';
+import type { Logger } from './core/ports.js';
+import { Service } from './core/service.js';
+import { sleep, within } from './core/sleep.js';
+import { Gateway } from './gateway/index.js';
+import { EventLog } from './log/index.js';
+import { DependencyCheck, OpsListener, type PrometheusMeter, Readiness } from './ops/index.js';
+import { Pods } from './pods/index.js';
+import { Connection } from './redis/connect.js';
+import { Keys } from './redis/keys.js';
+import { type RedisFacts, untilServing } from './redis/serving.js';
+import { VERSION } from './version.js';
+
+export const TOPIC = 'events';
+const GATE_MS = 10_000;
+/** Of the drain, what passes before clients are told: balancers must have seen that this pod is not ready. */
+const ROUTING_SHARE = 1 / 3;
+const ROUTING_MAX_MS = 5000;
+
+export interface RelayOptions {
+  /** `redisUrl`, `jwtSecret` and `apiKeys` as they are used, the embedded ones too. */
+  readonly config: RelayConfig;
+  readonly redisUrl: string;
+  /** Everything is this process's own: nobody routes to it, so it ends at once. */
+  readonly isEmbedded: boolean;
+  readonly logger: Logger;
+  readonly meter: PrometheusMeter;
+  /** The process must end: another one has its place. Transports are closed already. */
+  readonly onFatal: (message: string) => void;
+}
+
+/** The relay: it knows every room, starts them from the ground up and stops them from the top down. */
+export class Relay extends Service {
+  readonly readiness: Readiness;
+  readonly #processId = randomBytes(9).toString('base64url');
+  readonly #keys: Keys;
+  readonly #pods: Pods;
+  readonly #log: EventLog;
+  readonly #gateway: Gateway;
+  readonly #ops: OpsListener;
+  readonly #probe: Connection;
+  readonly #gate = new AbortController();
+  /** Aborted by whoever can't wait for the drain. */
+  readonly #hurry = new AbortController();
+
+  constructor(private readonly options: RelayOptions) {
+    super();
+    const { config, redisUrl: url, logger, meter } = options;
+    const processId = this.#processId;
+    this.#keys = new Keys(config.keyPrefix);
+    this.readiness = new Readiness(meter);
+    const shared = { url, keys: this.#keys, pod: config.pod, processId, logger, meter };
+    const onFenced = (): void => this.#fenced();
+    this.#pods = new Pods({
+      ...shared,
+      handOvers: [(dead) => this.#gateway.buryProcess(dead)],
+      onReturn: () => void this.#gateway.returnToLife(),
+      onLost: onFenced,
+    });
+    this.#gateway = new Gateway({
+      ...config,
+      ...shared,
+      pods: this.#pods,
+      verifier: new TokenVerifier({
+        secret: config.jwtSecret,
+        publicKey: config.jwtPublicKey,
+        jwksUrl: config.jwtJwksUrl,
+        algorithm: config.jwtAlgorithm,
+      }),
+      apiKeys: new ApiKeys(config.apiKeys),
+      version: VERSION,
+      onFenced,
+    });
+    this.#log = new EventLog({
+      ...shared,
+      topic: TOPIC,
+      partitions: config.partitions,
+      maxEntries: config.logMaxEntries,
+      maxBytes: config.logMaxBytes,
+      maxAgeMs: config.logMaxAgeMs,
+      trimMs: config.logTrimMs,
+      reapMs: config.logReapMs,
+      keepMs: config.recoveryWindowMs + config.positionHeartbeatMs,
+      idWindowMs: config.logIdWindowMs,
+      handler: this.#gateway.readerHandler,
+    });
+    this.#probe = new Connection({ url, name: `holdfast:${config.pod}:status`, silenceMs: 1000 });
+    this.#ops = new OpsListener({
+      host: config.opsHost,
+      port: config.opsPort,
+      identity: { version: VERSION, pod: config.pod, processId },
+      readiness: this.readiness,
+      meter,
+      dependencies: new DependencyCheck({ checks: { redis: () => this.#ping() }, meter }),
+      status: () => ({ connections: this.#gateway.connectionCount, log: this.#describeLog() }),
+      logger,
+    });
+  }
+
+  get port(): number {
+    return this.#gateway.port;
+  }
+
+  get opsPort(): number {
+    return this.#ops.port;
+  }
+
+  /**
+   * Comes up from the ground; the public listener binds immediately before the private one, which binds last: binding is the
+   * only signal that the relay has started.
+   *
+   * @throws {FatalError} in one line
+   */
+  protected async onStart(): Promise<void> {
+    const { redisUrl: url, logger } = this.options;
+    const facts = await untilServing({
+      url,
+      probeKey: this.#keys.selfTest(this.#processId),
+      withinMs: GATE_MS,
+      onRefused: (code) => logger.warn({ event: 'redis_refuses', code }, 'Redis answers but refuses; waiting for it'),
+      signal: this.#gate.signal,
+    });
+    this.#warn(facts);
+    await this.#pods.start();
+    await this.#pods.hearSelf();
+    await this.#log.start();
+    this.#gateway.attach(this.#log);
+    await this.#gateway.start();
+    this.#log.beginReading();
+    await this.#gateway.listen();
+    await this.#ops.start();
+  }
+
+  /** Drains if it was up, then stops everything, also when Redis is dead. */
+  protected async onStop(): Promise<void> {
+    const { config, isEmbedded, logger } = this.options;
+    this.readiness.startDraining();
+    this.#gate.abort();
+    const drainMs = isEmbedded ? 0 : config.drainMs;
+    const routingMs = Math.min(drainMs * ROUTING_SHARE, ROUTING_MAX_MS);
+    logger.info({ event: 'draining', drainMs }, 'not ready any more; clients will be told to go elsewhere');
+    await sleep(routingMs, this.#hurry.signal);
+    await this.#gateway.drain(this.#hurry.signal.aborted ? 0 : drainMs - routingMs, this.#hurry.signal);
+    await within(8000, this.#gateway.stop());
+    await within(4000, this.#log.stop());
+    await within(2000, this.#pods.stop());
+    this.#probe.close();
+    await within(1000, this.#ops.stop());
+  }
+
+  /** Ends a drain that is under way: clients are told now. */
+  hurry(): void {
+    this.#hurry.abort();
+  }
+
+  #fenced(): void {
+    void this.#gateway.drain(0, AbortSignal.abort());
+    this.options.onFatal(`another process runs as pod ${JSON.stringify(this.options.config.pod)}: this one ends`);
+  }
+
+  async #ping(): Promise<void> {
+    if (!this.#probe.isUp) throw new Error(this.#probe.lastError || 'not connected');
+    await this.#probe.redis.ping();
+  }
+
+  #describeLog(): object {
+    const count = this.#log.partitionCount;
+    return {
+      partitions: Array.from({ length: count }, (_, index) => this.#log.dispatched(index)),
+      stallSeconds: this.#log.stallMs / 1000,
+    };
+  }
+
+  #warn(facts: RedisFacts): void {
+    const { logger } = this.options;
+    if (facts.evictionPolicy !== undefined && facts.evictionPolicy !== 'noeviction')
+      logger.warn(
+        { event: 'redis_evicts', policy: facts.evictionPolicy },
+        'Redis may evict the log: set maxmemory-policy noeviction',
+      );
+    if ((facts.streamNodeMaxBytes ?? 0) > 65_536 || (facts.streamNodeMaxEntries ?? 0) > 1000)
+      logger.warn({ event: 'redis_stream_nodes' }, 'stream-node-max-* is large: trimming frees memory late');
+  }
+}
