@@ -146,6 +146,8 @@ function redisOptions({ name, silenceMs }: ConnectionOptions): RedisOptions {
   return {
     // CLIENT SETNAME takes printable ASCII only
     connectionName: encodeURIComponent(name),
+    // the plain replies that scripts and raw commands are read as
+    protocol: 2,
     enableOfflineQueue: false,
     autoResendUnfulfilledCommands: false,
     autoResubscribe: false,
