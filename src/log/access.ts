@@ -170,6 +170,7 @@ export class LogAccess implements AsyncDisposable {
         clock: this.clock,
         watermark: new Watermark(),
         metrics: logMetrics(silentMeter),
+        mayAppend: () => true,
       });
       this.#appenders.set(partition, appender);
     }

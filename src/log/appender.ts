@@ -65,6 +65,8 @@ export interface AppenderOptions {
   readonly maxEntries: number;
   readonly maxBytes: number;
   readonly idWindowMs: number;
+  /** Nothing is sent while this is false; `resume` says that it no longer is. */
+  readonly mayAppend: () => boolean;
 }
 
 /** Redis refused and will go on refusing: certainly not written. */
@@ -115,6 +117,11 @@ export class Appender {
         this.#flush();
       });
     });
+  }
+
+  /** Sends what waited until it may be sent. */
+  resume(): void {
+    this.#flush();
   }
 
   /** Waits, at most `ms`, until everything that was given has its answer. */
@@ -187,7 +194,7 @@ export class Appender {
   // --- batches
 
   #flush(): void {
-    if (this.#inFlight || this.#isClosed || !this.options.connection.isUp) return;
+    if (this.#inFlight || this.#isClosed || !this.options.connection.isUp || !this.options.mayAppend()) return;
     // what couldn't be answered in time is not sent at all
     this.#refuseWaiting(performance.now() + RETURN_MS + 50);
     const items: Item[] = [];
@@ -231,10 +238,11 @@ export class Appender {
   }
 
   async #run(batch: Batch): Promise<void> {
-    const { connection, clock, metrics } = this.options;
+    const { connection, clock, metrics, mayAppend } = this.options;
     while (!batch.isAbandoned) {
-      if (!connection.isUp) {
+      if (!connection.isUp || !mayAppend()) {
         await connection.whenUp(100);
+        if (!mayAppend()) await sleep(2);
         continue;
       }
       if (!clock.isKnown && !(await this.#askTime())) {

@@ -194,26 +194,34 @@ export class EventLog extends Service {
     const keys = allKeys.partition(topic, index);
     const watermark = new Watermark();
     const shared = { partition: index, keys, clock: this.clock, watermark, metrics: this.#metrics };
+    const commands = this.#commands;
     const reads = new Connection({ url, name: `holdfast:${pod}:read:${index}`, silenceMs: BLOCK_MS + 1000 });
-    return {
-      appender: new Appender({ ...shared, connection: this.#commands, maxEntries, maxBytes, idWindowMs }),
-      reader: new Reader({
-        ...shared,
-        reads,
-        commands: this.#commands,
-        pod,
-        processId,
-        logger,
-        handler: {
-          ...bound(handler),
-          onEpoch: (turn) => {
-            // FLUSHALL took the partition count along
-            if (turn.reason === 'new') void this.#assertPartitions();
-            handler.onEpoch(turn);
-          },
+    const appender: Appender = new Appender({
+      ...shared,
+      connection: commands,
+      maxEntries,
+      maxBytes,
+      idWindowMs,
+      mayAppend: () => reader.isVerified,
+    });
+    const reader: Reader = new Reader({
+      ...shared,
+      reads,
+      commands,
+      pod,
+      processId,
+      logger,
+      handler: {
+        ...bound(handler),
+        onEpoch: (turn) => {
+          // FLUSHALL took the partition count along
+          if (turn.reason === 'new') void this.#assertPartitions();
+          handler.onEpoch(turn);
         },
-      }),
-    };
+      },
+      onVerified: () => appender.resume(),
+    });
+    return { appender, reader };
   }
 
   async #untilUp(connection: Connection): Promise<void> {

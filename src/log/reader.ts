@@ -68,6 +68,17 @@ export interface ReaderOptions {
   readonly metrics: LogMetrics;
   readonly logger: Logger;
   readonly handler: ReaderHandler;
+  /** Redis was looked at since it was connected to: appends may go on. */
+  readonly onVerified: () => void;
+}
+
+interface SyncMode {
+  /** Takes the pod's place. */
+  readonly claim?: boolean;
+  /** Looks for the very entry that was last read or acknowledged. */
+  readonly exact?: boolean;
+  /** It isn't there: the newest entry that is, where the new epoch branches off. */
+  readonly fork?: string;
 }
 
 type SyncReply = [string, string, number, number, number, number, string, string, number];
@@ -101,6 +112,8 @@ export class Reader extends Service {
   #groupFrom = 0;
   #isReading = false;
   #readAt = performance.now();
+  /** Generations of the connections over which the log was last found to be the one that this reader knows. */
+  #verified = { commands: -1, reads: -1 };
   #stall = { offset: -1, bytes: -1, since: 0 };
   #committed = { text: '', at: 0 };
   #isFenced = false;
@@ -114,6 +127,15 @@ export class Reader extends Service {
 
   get epoch(): string {
     return this.#epoch;
+  }
+
+  /**
+   * Since the last connect, what this pod read or had acknowledged was looked for and found. Before that nothing is read or
+   * appended: another Redis, or an older copy, would grow a second entry at an offset that is taken, and nobody could tell.
+   */
+  get isVerified(): boolean {
+    const { commands } = this.options;
+    return commands.isUp && this.#verified.commands === commands.generation;
   }
 
   get history(): readonly EpochRecord[] {
@@ -152,7 +174,9 @@ export class Reader extends Service {
   }
 
   protected async onStart(): Promise<void> {
+    const generation = this.options.commands.generation;
     const reply = await this.#sync({ claim: true });
+    this.#verified = { commands: generation, reads: -1 };
     const saved = /^(\d+)-(\d+) (\d+) (\S+)$/.exec(reply[7]);
     if (!saved) throw new Error(`saved position of pod ${this.options.pod} is malformed`);
     this.#last = { ms: Number(saved[1]), seq: Number(saved[2]) };
@@ -193,11 +217,12 @@ export class Reader extends Service {
     return `${this.#last.ms}-${this.#last.seq} ${this.#offset}`;
   }
 
-  async #sync({ claim = false, exact = false }: { claim?: boolean; exact?: boolean }): Promise<SyncReply> {
+  async #sync({ claim = false, exact = false, fork = '' }: SyncMode): Promise<SyncReply> {
     const { keys, commands, pod, processId, watermark, clock } = this.options;
     const text = this.#position;
     const now = performance.now();
-    const mayCommit = !claim && !this.#mustFindPlace && watermark.epoch === this.#epoch;
+    // looking must work where writing is refused
+    const mayCommit = !claim && !exact && !this.#mustFindPlace && watermark.epoch === this.#epoch;
     const isDue = text !== this.#committed.text || now - this.#committed.at > RECOMMIT_MS;
     const commit = mayCommit && isDue ? text : '';
     const reply = (await commands.run(
@@ -213,6 +238,7 @@ export class Reader extends Service {
         watermark.offset,
         exact ? 'exact' : '',
         commit,
+        fork,
       ],
     )) as SyncReply;
     clock.learn(reply[2]);
@@ -236,13 +262,24 @@ export class Reader extends Service {
 
   /** Looks whether the log is still the one that this reader knows. False: Redis didn't say. */
   async #check(exact = true): Promise<boolean> {
-    if (this.#isClosed || !this.options.commands.isUp) return false;
+    const { commands, reads, metrics, onVerified } = this.options;
+    if (this.#isClosed || !commands.isUp) return false;
+    const seen = { commands: commands.generation, reads: reads.generation };
     try {
-      const reply = await this.#sync({ exact });
-      if (!this.#isClosed) this.#take(reply);
+      let reply = await this.#sync({ exact });
+      if (reply[0] === 'forked') {
+        const { ms, offset } = await this.#newestInCommon([]);
+        reply = await this.#sync({ exact, fork: `${ms}-${offset}` });
+      }
+      if (this.#isClosed) return false;
+      this.#take(reply);
+      if (exact && !this.isVerified) {
+        this.#verified = seen;
+        onVerified();
+      } else if (exact) this.#verified = seen;
       return true;
     } catch {
-      this.options.metrics.redisErrors.inc({ op: 'sync' });
+      metrics.redisErrors.inc({ op: 'sync' });
       return false;
     }
   }
@@ -338,8 +375,14 @@ export class Reader extends Service {
       reason: since[0]?.reason ?? 'new',
       survived: { ms: this.#ms, offset: this.#offset },
     });
-    const lostTo = Math.max(old.offset, old.seen, ...since.map((record) => record.lost.offset));
-    const lostFrom = hasVanished ? Math.min(old.offset, lostTo) : survived.offset + 1;
+    // what somebody had acknowledged and nobody here had read is gone as well
+    const lostTo = Math.max(
+      ...since.map((record) => record.lost.offset),
+      old.offset > survived.offset ? old.offset : 0,
+      old.seen > survived.offset ? old.seen : 0,
+    );
+    const branches = since.map((record) => record.tail.offset + 1);
+    const lostFrom = hasVanished ? Math.min(old.offset, lostTo) : Math.min(survived.offset + 1, ...branches);
     if (lostTo > 0 && lostFrom <= lostTo)
       this.#gap({
         partition,
@@ -421,6 +464,10 @@ export class Reader extends Service {
     const { reads, metrics } = this.options;
     const turn = this.#turn;
     const generation = reads.generation;
+    if (!this.isVerified || this.#verified.reads !== generation) {
+      if (!(await this.#check())) await sleep(50, this.#stopping.signal);
+      return false;
+    }
     if (this.#seatedGeneration !== generation && performance.now() >= this.#groupFrom) {
       op.seating = true;
       if (!(await this.#seat(turn, generation))) return false;

@@ -172,6 +172,9 @@ export class Handshake {
     const { epoch, ms, offset } = hub.dispatched(partition);
     const here = log.resolve(position);
     if (here.kind === 'invalid') return undefined;
+    // another branch of the log may have kept this very entry
+    if (here.kind === 'epoch' && (await this.#isInLog(position, partition)))
+      return { epoch, ms: position.ms, offset: position.offset };
     if (here.kind === 'epoch') {
       const lost = (at: number) => ({ epoch: position.epoch, ms: position.ms, offset: at });
       const from = Math.min(here.offset + 1, position.offset);
@@ -183,6 +186,17 @@ export class Handshake {
     if (known) return known.entry.ms === here.ms ? { epoch, ms: here.ms, offset: here.offset } : undefined;
     if (here.offset === offset && here.ms === ms) return { epoch, ms, offset };
     return this.#locateInLog(here, partition, epoch);
+  }
+
+  async #isInLog({ ms, offset }: Position, partition: number): Promise<boolean> {
+    const known = this.options.hub.ring(partition).get(offset);
+    if (known) return known.entry.ms === ms;
+    if (offset === 0) return false;
+    const before = { ms, offset: offset - 1 };
+    const page = await within(REDIS_MS, this.options.log.page(partition, before, { entries: 1, bytes: 1 })).catch(
+      () => undefined,
+    );
+    return page?.entries[0]?.offset === offset && page.entries[0].ms === ms;
   }
 
   async #locateInLog(

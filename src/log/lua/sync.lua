@@ -4,7 +4,8 @@
 -- ARGV 1 pod name  2 process id  3 'claim' (this process takes the pod's place) or ''
 --      4 epoch to begin if one must begin  5..7 watermark: epoch, ms, offset  8 'exact' (look for that very entry) or ''
 --      9 position to commit '<id> <offset>', '' = none
--- returns {'ok' | 'fenced', epoch, Redis ms, last ms, last offset, first offset, history, saved '<id> <offset> <epoch>', bytes}
+--      10 the entry was not there: the newest one '<ms>-<offset>' that is, where a new epoch branches off, else ''
+-- returns {'ok' | 'fenced' | 'forked' (the entry is not there, and nothing was changed: call again with 10), epoch, Redis ms, last ms, last offset, first offset, history, saved '<id> <offset> <epoch>', bytes}
 local call, fmt = redis.call, string.format
 local stream, meta, offsets = KEYS[1], KEYS[2], KEYS[4]
 local pod, process = ARGV[1], ARGV[2]
@@ -41,7 +42,8 @@ elseif ARGV[5] == epoch and tonumber(ARGV[7]) > 0 then
   if seen > offset or tonumber(ARGV[6]) > last then
     reason, tail, lost = 'behind', fmt('%.0f-%.0f', last, offset), id
   elseif ARGV[8] == 'exact' and seen >= first and #call('XRANGE', stream, id, id) == 0 then
-    reason, tail, lost = 'forked', fmt('%.0f-%.0f', last, offset), id
+    if ARGV[10] == '' then return {'forked', epoch, wall, last, offset, first, history, saved, tonumber(m[6] or 0)} end
+    reason, tail, lost = 'forked', ARGV[10], id
   end
 end
 if reason then
