@@ -43,6 +43,7 @@ const list = z.string().transform((text) =>
     .filter((item) => item !== ''),
 );
 
+const oneOf = (values: readonly string[]): z.ZodType<string, string> => z.enum(values, `one of ${values.join(', ')}`);
 const text = z.string().min(1, 'a text');
 const flag = z.enum(['on', 'off'], 'on or off').transform((value) => value === 'on');
 const name = z.string().refine(isName, 'a name of 1 to 200 characters without control characters');
@@ -108,13 +109,18 @@ export const OPTIONS = {
     undefined,
     'partitions of the topic `events`; fixed at its first start (then 1 if unset)',
   ),
-  keyPrefix: option('HOLDFAST_REDIS_PREFIX', z.string().regex(/^[\w:.-]{1,64}$/), 'hf:', 'before every key in Redis'),
+  keyPrefix: option(
+    'HOLDFAST_REDIS_PREFIX',
+    z.string().regex(/^[\w:.-]{1,64}$/, '1 to 64 of the characters A–Z a–z 0–9 _ : . -'),
+    'hf:',
+    'before every key in Redis',
+  ),
   socketPath: option('SOCKET_PATH', z.string().regex(/^\/\S*$/, 'a path'), '/socket.io', 'path of Socket.IO'),
   logLevel: option(
     'LOG_LEVEL',
-    z.enum(['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent']) as z.ZodType<string, string>,
+    oneOf(['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent']),
     'info',
-    'least level that is logged',
+    'least level that is logged; with a private Redis `warn` if unset',
   ),
   drainMs: option(
     'HOLDFAST_DRAIN_MS',
@@ -129,7 +135,8 @@ export const OPTIONS = {
     undefined,
     'verifies tokens with HS256',
   ),
-  jwtPublicKey: option<string | undefined>(
+  // public, but a private key set here by mistake must not be printed
+  jwtPublicKey: secret<string | undefined>(
     'HOLDFAST_JWT_PUBLIC_KEY',
     z.string().includes('-----BEGIN PUBLIC KEY-----', 'a PEM public key (SPKI)'),
     undefined,
@@ -143,7 +150,7 @@ export const OPTIONS = {
   ),
   jwtAlgorithm: option<string>(
     'HOLDFAST_JWT_ALGORITHM',
-    z.enum(['RS256', 'RS384', 'RS512', 'PS256', 'PS384', 'PS512', 'ES256', 'ES384', 'ES512', 'EdDSA']),
+    oneOf(['RS256', 'RS384', 'RS512', 'PS256', 'PS384', 'PS512', 'ES256', 'ES384', 'ES512', 'EdDSA']),
     'RS256',
     'the one algorithm of a public key or key set',
   ),
@@ -250,50 +257,77 @@ export interface LoadedConfig {
 
 type Env = Readonly<Record<string, string | undefined>>;
 
+interface Given {
+  readonly where: string;
+  readonly value: string;
+}
+
 /** Of the tools around the relay, or of steps that read their own. */
 const FOREIGN = new Set(['HOLDFAST_URL', 'HOLDFAST_API_KEY', 'HOLDFAST_TOKEN']);
 
-function textOf(env: Env, { env: key, secret: isSecret }: Option<unknown>): string | undefined {
-  const direct = env[key];
-  if (direct !== undefined && direct !== '') return direct;
-  const file = isSecret || key === 'HOLDFAST_JWT_PUBLIC_KEY' ? env[`${key}_FILE`] : undefined;
-  if (!file) return undefined;
-  try {
-    return readFileSync(file, 'utf8').trim();
-  } catch (error) {
-    throw new FatalError(`${key}_FILE: cannot read the file (${(error as NodeJS.ErrnoException).code})`);
-  }
-}
-
 /**
- * Environment → settings. The only reader of the process's environment.
+ * Flags and environment → settings. The only reader of the process's environment.
  *
+ * @param flags what the command line says, under the names of the environment; it goes first
  * @throws {FatalError} naming the option and what is wanted; never the value of a secret
  */
 export function loadConfig(env: Env = process.env, flags: Env = {}): LoadedConfig {
-  const all: Env = { ...env, ...flags };
+  const loaded = read(env, flags);
+  checkTogether(loaded.config);
+  return loaded;
+}
+
+/** For commands beside a running relay: they verify no tokens, so they need no key for it. */
+export function loadToolConfig(redisUrl?: string, env: Env = process.env): RelayConfig {
+  return read(env, { REDIS_URL: redisUrl }).config;
+}
+
+function read(env: Env, flags: Env): LoadedConfig {
   const known = new Set<string>(FOREIGN);
   const config: Record<string, unknown> = {};
   for (const [field, spec] of Object.entries(OPTIONS) as [string, Option<unknown>][]) {
-    known.add(spec.env).add(`${spec.env}_FILE`);
-    const value = textOf(all, spec);
-    if (value === undefined) {
-      config[field] = spec.initial;
-      continue;
-    }
-    const result = spec.schema.safeParse(value);
-    if (!result.success) {
-      const got = spec.secret ? '' : `, got ${JSON.stringify(value.slice(0, 80))}`;
-      throw new FatalError(`${spec.env}: wants ${result.error.issues[0]?.message}${got}`);
-    }
-    config[field] = result.data;
+    known.add(spec.env);
+    if (spec.secret) known.add(`${spec.env}_FILE`);
+    const given = textOf(env, flags, spec);
+    config[field] = given ? parse(given, spec) : spec.initial;
+    // a newcomer's terminal shows what to do next, not JSON
+    if (field === 'logLevel' && !given && config.redisUrl === undefined) config[field] = 'warn';
   }
-  const settings = Object.freeze(config) as unknown as RelayConfig;
-  checkTogether(settings);
-  const warnings = Object.keys(all)
+  const warnings = Object.keys(env)
     .filter((key) => key.startsWith('HOLDFAST_') && !known.has(key))
     .map((key) => `unknown setting ${key}`);
-  return { config: settings, warnings };
+  return { config: Object.freeze(config) as unknown as RelayConfig, warnings };
+}
+
+/** A setting's text, and where it was given. Empty is as good as unset, but in a file. */
+function textOf(env: Env, flags: Env, { env: key, secret: isSecret }: Option<unknown>): Given | undefined {
+  const flag = flags[key];
+  if (flag !== undefined && flag !== '') return { where: flagOf(key), value: flag };
+  const direct = env[key];
+  if (direct !== undefined && direct !== '') return { where: key, value: direct };
+  const file = isSecret ? env[`${key}_FILE`] : undefined;
+  if (!file) return undefined;
+  const where = `${key}_FILE`;
+  try {
+    return { where, value: readFileSync(file, 'utf8').trim() };
+  } catch (error) {
+    throw new FatalError(`${where}: cannot read the file (${(error as NodeJS.ErrnoException).code})`);
+  }
+}
+
+/** `HOLDFAST_POD` → `--pod`, `OPS_PORT` → `--ops-port` */
+function flagOf(key: string): string {
+  return `--${key
+    .replace(/^HOLDFAST_/, '')
+    .toLowerCase()
+    .replaceAll('_', '-')}`;
+}
+
+function parse({ where, value }: Given, { schema, secret: isSecret }: Option<unknown>): unknown {
+  const result = schema.safeParse(value);
+  if (result.success) return result.data;
+  const got = isSecret ? '' : `, got ${JSON.stringify(value.slice(0, 80))}`;
+  throw new FatalError(`${where}: wants ${result.error.issues[0]?.message}${got}`);
 }
 
 function checkTogether(config: RelayConfig): void {

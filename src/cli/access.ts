@@ -1,49 +1,53 @@
-import { loadConfig, type RelayConfig } from '../config.js';
+import { loadToolConfig, type RelayConfig } from '../config.js';
 import { FatalError, RelayError } from '../core/errors.js';
 import { findEmbedded } from '../embedded/index.js';
 import { LogAccess } from '../log/index.js';
+import { replyCode } from '../redis/connect.js';
 import { Keys } from '../redis/keys.js';
 
 const CONNECT_MS = 3000;
 
-export interface Access {
-  readonly config: RelayConfig;
-  readonly url: string;
-  readonly jwtSecret: string | undefined;
-}
-
-/** The Redis that a command works on: `--redis-url`, `REDIS_URL`, or the one of the relay that runs on the data folder. */
-export async function findAccess(redisUrl: string | undefined): Promise<Access> {
-  // commands don't verify tokens, so they need no key for it
-  const { REDIS_URL: fromEnv, ...env } = process.env;
-  const url = redisUrl ?? fromEnv;
-  const { config } = loadConfig(env);
-  if (url) return { config: { ...config, redisUrl: checkUrl(url) }, url, jwtSecret: config.jwtSecret };
-  const embedded = await findEmbedded(config.dataDir);
-  if (!embedded)
-    throw new FatalError(
-      `no relay runs on ${config.dataDir}: start one with npm start, or say which Redis with --redis-url or REDIS_URL`,
-    );
-  return { config, url: embedded.url, jwtSecret: embedded.jwtSecret };
-}
-
-function checkUrl(url: string): string {
-  return loadConfig({ REDIS_URL: url, HOLDFAST_JWT_SECRET: '-'.repeat(32) }).config.redisUrl as string;
-}
-
-/** Runs `work` on the log and closes it. */
+/**
+ * Runs `work` on the log and closes it. The log is at `--redis-url`, `REDIS_URL`, or in the Redis of the relay that runs on
+ * the data folder.
+ *
+ * @throws {FatalError} there is no such Redis, or it refuses
+ * @throws {RelayError} `unavailable` when it doesn't answer
+ */
 export async function withLog<T>(
   redisUrl: string | undefined,
-  work: (log: LogAccess, access: Access) => Promise<T>,
+  work: (log: LogAccess, config: RelayConfig) => Promise<T>,
 ): Promise<T> {
-  const access = await findAccess(redisUrl);
-  const { config } = access;
+  const config = loadToolConfig(redisUrl);
+  const url = config.redisUrl ?? (await embeddedUrl(config.dataDir));
   const limits = { maxEntries: config.logMaxEntries, maxBytes: config.logMaxBytes, idWindowMs: config.logIdWindowMs };
-  await using log = new LogAccess(access.url, new Keys(config.keyPrefix), limits);
-  if (!(await log.whenUp(CONNECT_MS)))
-    throw new RelayError(
+  await using log = new LogAccess(url, new Keys(config.keyPrefix), limits);
+  const away = (): RelayError =>
+    new RelayError(
       'unavailable',
-      `Redis at ${new URL(access.url).host} does not answer${log.lastError ? `: ${log.lastError}` : ''}`,
+      `Redis at ${new URL(url).host} cannot be reached${log.lastError ? `: ${log.lastError}` : ''}`,
     );
-  return await work(log, access);
+  if (!(await log.whenUp(CONNECT_MS))) throw away();
+  try {
+    return await work(log, config);
+  } catch (error) {
+    if (replyCode(error) !== '') throw new FatalError(`Redis refuses: ${(error as Error).message}`, { cause: error });
+    // ioredis has no class for it: a connection that is down now went down under the command
+    if (!(error instanceof FatalError || error instanceof RelayError) && !(await log.whenUp(1))) throw away();
+    throw error;
+  }
+}
+
+async function embeddedUrl(dataDir: string): Promise<string> {
+  const embedded = await findEmbedded(dataDir);
+  if (embedded) return embedded.url;
+  throw new FatalError(
+    `no relay runs on ${dataDir}: start one with npm start, or say which Redis with --redis-url or REDIS_URL`,
+  );
+}
+
+/** @throws {FatalError} when no relay has made the topic yet */
+export async function existingTopic(log: LogAccess, topic: string): Promise<void> {
+  if ((await log.partitionCount(topic)) === 0)
+    throw new FatalError(`no topic ${JSON.stringify(topic)} in this Redis: holdfast topics list`);
 }

@@ -1,6 +1,6 @@
 import type { Command } from 'commander';
 import { FatalError } from '../core/errors.js';
-import { withLog } from './access.js';
+import { existingTopic, withLog } from './access.js';
 import { type Format, parseFormat, printRows } from './output.js';
 
 interface Options {
@@ -31,6 +31,7 @@ export function addGroups(root: Command): void {
   withOptions(groups.command('list').description('names of all groups')).action(
     async ({ topic, output, redisUrl }: Options) => {
       await withLog(redisUrl, async (log) => {
+        await existingTopic(log, topic);
         const names = new Set((await log.groups(topic)).map((row) => row.group));
         printRows(
           [...names].map((group) => ({ group })),
@@ -46,6 +47,7 @@ export function addGroups(root: Command): void {
       .description('where a group stands, one row per partition; all groups if none is named'),
   ).action(async (group: string | undefined, { topic, output, redisUrl }: Options) => {
     await withLog(redisUrl, async (log) => {
+      await existingTopic(log, topic);
       const rows = (await log.groups(topic)).filter((row) => group === undefined || row.group === group);
       if (group !== undefined && rows.length === 0)
         throw new FatalError(`no group ${JSON.stringify(group)}: holdfast groups list`);

@@ -15,16 +15,20 @@ export function program(): Command {
   const root = new Command('holdfast')
     .description('A durable event relay for Socket.IO back ends.')
     .version(VERSION)
-    .showHelpAfterError('(holdfast --help lists the commands)')
-    .configureHelp({ showGlobalOptions: true });
+    .showHelpAfterError('(holdfast --help lists the commands, holdfast <command> --help what each takes)')
+    .hook('preAction', (_, command) => onStdoutError(command.name() === 'serve'));
   for (const add of [addServe, addToken, addCheck, addPublish, addTail, addTopics, addGroups]) add(root);
   return root;
 }
 
-// a pipe that is closed by `head` is no fault
-process.stdout.on('error', (error: NodeJS.ErrnoException) => {
-  if (error.code === 'EPIPE') process.exit(0);
-});
+/** `head` has read enough: a command ends without a word, and a relay serves on. */
+function onStdoutError(isServing: boolean): void {
+  process.stdout.on('error', (error: NodeJS.ErrnoException) => {
+    if (isServing) return;
+    if (error.code === 'EPIPE') process.exit(0);
+    failWith(error);
+  });
+}
 
 program()
   .parseAsync()

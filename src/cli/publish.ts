@@ -4,7 +4,7 @@ import { FatalError } from '../core/errors.js';
 import { encodeEntry } from '../wire/envelope.js';
 import { isName, isPublishableEvent, scoped } from '../wire/names.js';
 import { formatPosition } from '../wire/position.js';
-import { withLog } from './access.js';
+import { existingTopic, withLog } from './access.js';
 import { type Format, parseFormat } from './output.js';
 
 interface Options {
@@ -30,9 +30,8 @@ export function addPublish(root: Command): void {
           if (value !== undefined && !isName(value))
             throw new FatalError(`${what}: wants 1 to 200 characters without control characters`);
         if (!isPublishableEvent(event)) throw new FatalError(`event ${JSON.stringify(event)} is reserved`);
-        await withLog(redisUrl, async (log, { config }) => {
-          const count = await log.partitionCount(TOPIC);
-          if (count === 0) throw new FatalError('no relay has used this Redis yet');
+        await withLog(redisUrl, async (log, config) => {
+          await existingTopic(log, TOPIC);
           const meta = { room, id: id ?? randomUUID(), at: await log.now() };
           const payload = JSON.stringify([event, parseData(data), meta]);
           if (Buffer.byteLength(payload) > config.maxPayloadBytes)

@@ -28,9 +28,8 @@ export function addServe(root: Command): void {
     .option('--redis-url <url>', 'the Redis of the log (REDIS_URL)')
     .option('--pod <name>', "this pod's name (HOLDFAST_POD)")
     .action(async ({ port, opsPort, redisUrl, pod }: Options) => {
-      const flags = Object.entries({ PORT: port, OPS_PORT: opsPort, REDIS_URL: redisUrl, HOLDFAST_POD: pod });
-      const given = Object.fromEntries(flags.filter(([, value]) => value !== undefined));
-      await new ServeProcess(loadConfig(process.env, given)).run();
+      const flags = { PORT: port, OPS_PORT: opsPort, REDIS_URL: redisUrl, HOLDFAST_POD: pod };
+      await new ServeProcess(loadConfig(undefined, flags)).run();
     });
 }
 
@@ -46,13 +45,11 @@ class ServeProcess {
   #isEnding = false;
 
   constructor({ config, warnings }: ReturnType<typeof loadConfig>) {
-    const isEmbedded = config.redisUrl === undefined;
     this.#config = config;
     this.#warnings = warnings;
     this.#meter = createMeter({ version: VERSION });
     this.#logger = createLogger({
-      // a newcomer's terminal shows what to do next, not JSON
-      level: isEmbedded && !process.env.LOG_LEVEL ? 'warn' : config.logLevel,
+      level: config.logLevel,
       bufferBytes: config.logBufferBytes,
       base: { pod: config.pod },
       onDropped: countDroppedLines(this.#meter),
@@ -158,11 +155,21 @@ class ServeProcess {
       config.jwtSecret === undefined
         ? '<a token of your issuer>'
         : await signToken(config.jwtSecret, { user: 'me', ttlMs: 24 * 3_600_000, caps });
-    process.stdout.write(welcomeText(port, opsPort, hint, apiKey));
+    const path = config.socketPath === '/socket.io' ? '' : `path: '${config.socketPath}', `;
+    process.stdout.write(welcomeText({ port, opsPort, path, token: hint, apiKey }));
   }
 }
 
-function welcomeText(port: number, opsPort: number, token: string, apiKey: string): string {
+interface Welcome {
+  readonly port: number;
+  readonly opsPort: number;
+  /** Of Socket.IO, as an option of the client; empty for the usual one. */
+  readonly path: string;
+  readonly token: string;
+  readonly apiKey: string;
+}
+
+function welcomeText({ port, opsPort, path, token, apiKey }: Welcome): string {
   return `
 Holdfast ${VERSION} serves http://localhost:${port}   (probes and metrics: http://localhost:${opsPort}/metrics)
 
@@ -173,7 +180,7 @@ Save this as client.mjs and run it with node client.mjs:
 
   import { io } from 'socket.io-client';
   const token = '${token}';
-  const socket = io('http://localhost:${port}', { transports: ['websocket'], auth: { token } });
+  const socket = io('http://localhost:${port}', { ${path}transports: ['websocket'], auth: { token } });
   socket.on('connect', async () => {
     console.log('connected', { recovered: socket.recovered });
     await socket.emitWithAck('subscribe', { room: 'news' });

@@ -5,7 +5,7 @@ import { parseFrom } from '../gateway/index.js';
 import type { Entry, LogAccess } from '../log/index.js';
 import { scoped } from '../wire/names.js';
 import { formatPosition } from '../wire/position.js';
-import { withLog } from './access.js';
+import { existingTopic, withLog } from './access.js';
 import { type Format, parseFormat } from './output.js';
 
 interface Options {
@@ -34,15 +34,14 @@ export function addTail(root: Command): void {
     .option('--redis-url <url>', 'the Redis of the log')
     .action(async (options: Options) => {
       const count = options.count === undefined ? Number.POSITIVE_INFINITY : Number(options.count);
-      if (!(count > 0))
+      if (!(count > 0 && (count === Number.POSITIVE_INFINITY || Number.isInteger(count))))
         throw new FatalError(`--count: wants a whole number above 0, got ${JSON.stringify(options.count)}`);
       await withLog(options.redisUrl, (log) => tail(log, options, count));
     });
 }
 
 async function tail(log: LogAccess, { from, room, tenant, follow, output }: Options, count: number): Promise<void> {
-  const partitions = await log.partitionCount(TOPIC);
-  if (partitions === 0) throw new FatalError('no relay has used this Redis yet');
+  await existingTopic(log, TOPIC);
   const partition = await log.partitionOf(TOPIC, tenant);
   const start = parseFrom(from, await log.now());
   if (start === undefined)

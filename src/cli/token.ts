@@ -1,8 +1,8 @@
 import type { Command } from 'commander';
 import { SignJWT } from 'jose';
-import { loadConfig, parseDuration } from '../config.js';
+import { loadToolConfig, parseDuration } from '../config.js';
 import { FatalError } from '../core/errors.js';
-import { embeddedSecrets } from '../embedded/index.js';
+import { readSecrets } from '../embedded/index.js';
 import { isName } from '../wire/names.js';
 
 interface Options {
@@ -52,11 +52,14 @@ export function addToken(root: Command): void {
       for (const [option, value] of Object.entries({ user, tenant, device }))
         if (value !== undefined && !isName(value))
           throw new FatalError(`--${option}: wants 1 to 200 characters without control characters`);
-      const { REDIS_URL: _url, ...env } = process.env;
-      const { config } = loadConfig(env);
+      const config = loadToolConfig();
       if (config.jwtPublicKey !== undefined || config.jwtJwksUrl !== undefined)
         throw new FatalError('tokens are signed by your issuer here: this relay only has a public key');
-      const secret = config.jwtSecret ?? (await embeddedSecrets(config.dataDir)).jwtSecret;
+      const secret = config.jwtSecret ?? (await readSecrets(config.dataDir))?.jwtSecret;
+      if (secret === undefined)
+        throw new FatalError(
+          `nothing to sign with: set HOLDFAST_JWT_SECRET, or start a relay on ${config.dataDir} with npm start`,
+        );
       const caps = subscribe || publish ? { ...(subscribe && { subscribe }), ...(publish && { publish }) } : undefined;
       process.stdout.write(`${await signToken(secret, { user, tenant, device, ttlMs, caps })}\n`);
     });

@@ -1,6 +1,5 @@
 import type { Command } from 'commander';
-import { FatalError } from '../core/errors.js';
-import { withLog } from './access.js';
+import { existingTopic, withLog } from './access.js';
 import { type Format, parseFormat, printRows } from './output.js';
 
 interface Options {
@@ -25,15 +24,15 @@ export function addTopics(root: Command): void {
       });
     });
   topics
-    .command('describe [topic]')
+    .command('describe')
+    .argument('[topic]', 'topic', 'events')
     .description('its partitions: what they hold, and where they end')
     .option('-o, --output <format>', 'text or json', parseFormat, 'text')
     .option('--redis-url <url>', 'the Redis of the log')
-    .action(async (topic: string | undefined, { output, redisUrl }: Options) => {
+    .action(async (topic: string, { output, redisUrl }: Options) => {
       await withLog(redisUrl, async (log) => {
-        const rows = await log.describe(topic ?? 'events');
-        if (rows.length === 0)
-          throw new FatalError(`no topic ${JSON.stringify(topic ?? 'events')}: holdfast topics list`);
+        await existingTopic(log, topic);
+        const rows = await log.describe(topic);
         const columns = {
           topic: 'TOPIC',
           partition: 'PARTITION',

@@ -9,7 +9,7 @@ export { type AptTree, fetchFromApt } from './apt.js';
 export { type FindRedisOptions, findRedis, type RedisBinary } from './find-redis.js';
 export { type FolderLock, type Holder, lockFolder, readHolder } from './folder-lock.js';
 export { EmbeddedRedis, type EmbeddedRedisOptions, type RedisExit } from './redis-server.js';
-export { type EmbeddedSecrets, embeddedSecrets } from './secrets.js';
+export { type EmbeddedSecrets, embeddedSecrets, readSecrets } from './secrets.js';
 
 export interface StartEmbeddedOptions {
   /** The data folder; it is made if need be. */
