@@ -1,6 +1,7 @@
 import { randomBytes } from 'node:crypto';
 import { ApiKeys, TokenVerifier } from './admission/index.js';
 import type { RelayConfig } from './config.js';
+import { FatalError } from './core/errors.js';
 import type { Logger } from './core/ports.js';
 import { Service } from './core/service.js';
 import { sleep, within } from './core/sleep.js';
@@ -15,6 +16,8 @@ import { VERSION } from './version.js';
 
 export const TOPIC = 'events';
 const GATE_MS = 10_000;
+/** From the first answer of Redis to a relay that serves; a lease of a former process (3.5 s) runs out within it. */
+const CLIMB_MS = 30_000;
 /** Of the drain, what passes before clients are told: balancers must have seen that this pod is not ready. */
 const ROUTING_SHARE = 1 / 3;
 const ROUTING_MAX_MS = 5000;
@@ -44,6 +47,8 @@ export class Relay extends Service {
   readonly #gate = new AbortController();
   /** Aborted by whoever can't wait for the drain. */
   readonly #hurry = new AbortController();
+  #climbing: Promise<void> = Promise.resolve();
+  #isServing = false;
 
   constructor(private readonly options: RelayOptions) {
     super();
@@ -114,6 +119,16 @@ export class Relay extends Service {
    * @throws {FatalError} in one line
    */
   protected async onStart(): Promise<void> {
+    this.#climbing = this.#climb();
+    try {
+      await this.#climbing;
+    } catch (error) {
+      if (!this.#gate.signal.aborted) await this.#stopRooms();
+      throw error;
+    }
+  }
+
+  async #climb(): Promise<void> {
     const { redisUrl: url, logger } = this.options;
     const facts = await untilServing({
       url,
@@ -123,31 +138,64 @@ export class Relay extends Service {
       signal: this.#gate.signal,
     });
     this.#warn(facts);
-    await this.#pods.start();
-    await this.#pods.hearSelf();
-    await this.#log.start();
-    this.#gateway.attach(this.#log);
-    await this.#gateway.start();
-    this.#log.beginReading();
-    await this.#gateway.listen();
-    await this.#ops.start();
+    const steps = [
+      () => this.#pods.start(),
+      () => this.#pods.hearSelf(),
+      () => this.#log.start(),
+      async () => this.#gateway.attach(this.#log),
+      () => this.#gateway.start(),
+      async () => this.#log.beginReading(),
+      () => this.#gateway.listen(),
+      () => this.#ops.start(),
+    ];
+    const deadline = performance.now() + CLIMB_MS;
+    for (const step of steps) {
+      if (this.#gate.signal.aborted) throw new FatalError('stopped while starting');
+      const isDone = await within(
+        deadline - performance.now(),
+        step().then(() => true),
+      );
+      if (!isDone) throw new FatalError(`Redis at ${new URL(url).host} stopped answering while the relay started`);
+    }
+    this.#watchRedis();
+    this.#isServing = true;
   }
 
   /** Drains if it was up, then stops everything, also when Redis is dead. */
   protected async onStop(): Promise<void> {
-    const { config, isEmbedded, logger } = this.options;
     this.readiness.startDraining();
     this.#gate.abort();
+    // a step that is under way ends by itself, or because its room is stopped
+    await within(1000, this.#climbing).catch(() => {});
+    if (this.#isServing) await this.#drain();
+    await this.#stopRooms();
+  }
+
+  async #drain(): Promise<void> {
+    const { config, isEmbedded, logger } = this.options;
     const drainMs = isEmbedded ? 0 : config.drainMs;
     const routingMs = Math.min(drainMs * ROUTING_SHARE, ROUTING_MAX_MS);
     logger.info({ event: 'draining', drainMs }, 'not ready any more; clients will be told to go elsewhere');
     await sleep(routingMs, this.#hurry.signal);
     await this.#gateway.drain(this.#hurry.signal.aborted ? 0 : drainMs - routingMs, this.#hurry.signal);
-    await within(8000, this.#gateway.stop());
-    await within(4000, this.#log.stop());
-    await within(2000, this.#pods.stop());
+  }
+
+  /** From the top down. One that fails or hangs holds up no other. */
+  async #stopRooms(): Promise<void> {
+    const rooms: readonly (readonly [string, Service, number])[] = [
+      ['gateway', this.#gateway, 8000],
+      ['log', this.#log, 4000],
+      ['pods', this.#pods, 2000],
+      ['ops', this.#ops, 1000],
+    ];
+    for (const [name, room, withinMs] of rooms)
+      await within(withinMs, room.stop()).catch((error: unknown) =>
+        this.options.logger.error(
+          { event: 'stop_failed', room: name, err: error },
+          'a room could not be stopped in order',
+        ),
+      );
     this.#probe.close();
-    await within(1000, this.#ops.stop());
   }
 
   /** Ends a drain that is under way: clients are told now. */
@@ -158,6 +206,24 @@ export class Relay extends Service {
   #fenced(): void {
     void this.#gateway.drain(0, AbortSignal.abort());
     this.options.onFatal(`another process runs as pod ${JSON.stringify(this.options.config.pod)}: this one ends`);
+  }
+
+  /** One line per change. The pods' connection asks twice a second, so it also notices a Redis that hangs. */
+  #watchRedis(): void {
+    const { logger } = this.options;
+    const { connection } = this.#pods;
+    let downAt = 0;
+    connection.on('down', () => {
+      if (connection.isClosed) return;
+      downAt = performance.now();
+      logger.warn(
+        { event: 'redis_down', reason: connection.lastError },
+        'Redis does not answer: sockets stay, and what they publish is refused until it is back',
+      );
+    });
+    connection.on('ready', () =>
+      logger.info({ event: 'redis_up', seconds: Math.round((performance.now() - downAt) / 100) / 10 }, 'Redis is back'),
+    );
   }
 
   async #ping(): Promise<void> {
