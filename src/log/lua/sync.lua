@@ -40,11 +40,12 @@ if not epoch or not hasStream then
 elseif ARGV[5] == epoch and tonumber(ARGV[7]) > 0 then
   local id, seen = ARGV[6] .. '-' .. ARGV[7], tonumber(ARGV[7])
   if seen > offset or tonumber(ARGV[6]) > last then
-    reason, tail, lost = 'behind', fmt('%.0f-%.0f', last, offset), id
+    reason = 'behind'
   elseif ARGV[8] == 'exact' and seen >= first and #call('XRANGE', stream, id, id) == 0 then
-    if ARGV[10] == '' then return {'forked', epoch, wall, last, offset, first, history, saved, tonumber(m[6] or 0)} end
-    reason, tail, lost = 'forked', ARGV[10], id
+    reason = 'forked'
   end
+  if reason and ARGV[10] == '' then return {'forked', epoch, wall, last, offset, first, history, saved, tonumber(m[6] or 0)} end
+  tail, lost = ARGV[10], id
 end
 if reason then
   epoch = ARGV[4]
