@@ -20,7 +20,7 @@ for (const { pods, rounds } of [
   it(`${pods} pods behind haproxy, ${rounds} rounds of SIGTERM, SIGKILL, SIGSTOP and a Redis restart`, async () => {
     const options = { pods, clients: 50, httpPerSecond: 150, socketPerSecond: 70, calmMs: 3000, rounds };
     const result = await runDeploys(options);
-    recordEvidence(`deploys-${pods}-pods`, { options, ...result });
+    await recordEvidence(`deploys-${pods}-pods`, { options, ...result });
     check(result);
   });
 }

@@ -2,6 +2,7 @@ import { execFileSync } from 'node:child_process';
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { cpus } from 'node:os';
 import { fileURLToPath } from 'node:url';
+import { binary } from './binaries.js';
 
 const FOLDER = fileURLToPath(new URL('../../docs/evidence/', import.meta.url));
 
@@ -10,9 +11,10 @@ function git(...args: string[]): string {
 }
 
 /** Keeps the figures of a full run with what they were measured on: `docs/evidence/<name>.json`. */
-export function recordEvidence(name: string, figures: object): void {
+export async function recordEvidence(name: string, figures: object): Promise<void> {
   mkdirSync(FOLDER, { recursive: true });
-  const redis = execFileSync('redis-server', ['--version'], { encoding: 'utf8' });
+  const { path, env } = await binary('redis-server');
+  const redis = execFileSync(path, ['--version'], { encoding: 'utf8', env: { ...process.env, ...env } });
   const record = {
     name,
     commit: git('rev-parse', 'HEAD'),
