@@ -14,7 +14,7 @@ import { Keys } from './redis/keys.js';
 import { type RedisFacts, untilServing } from './redis/serving.js';
 import { VERSION } from './version.js';
 
-export const TOPIC = 'events';
+const TOPIC = 'events';
 const GATE_MS = 10_000;
 /** From the first answer of Redis to a relay that serves; a lease of a former process (3.5 s) runs out within it. */
 const CLIMB_MS = 30_000;

@@ -5,11 +5,7 @@ import { lockFolder, readHolder } from './folder-lock.js';
 import { EmbeddedRedis, findRunning, type RedisExit } from './redis-server.js';
 import { type EmbeddedSecrets, embeddedSecrets, readSecrets } from './secrets.js';
 
-export { type AptTree, fetchFromApt } from './apt.js';
-export { type FindRedisOptions, findRedis, type RedisBinary } from './find-redis.js';
-export { type FolderLock, type Holder, lockFolder, readHolder } from './folder-lock.js';
-export { EmbeddedRedis, type EmbeddedRedisOptions, type RedisExit } from './redis-server.js';
-export { type EmbeddedSecrets, embeddedSecrets, readSecrets } from './secrets.js';
+export { readSecrets } from './secrets.js';
 
 export interface StartEmbeddedOptions {
   /** The data folder; it is made if need be. */

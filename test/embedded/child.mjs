@@ -1,6 +1,7 @@
 // A relay's stand-in: `node child.mjs <built src> <verb> <dir>`; prints one line, then lives until its parent ends it.
 const [built, verb, dir] = process.argv.slice(2);
-const { lockFolder, startEmbedded } = await import(`${built}/embedded/index.js`);
+const { startEmbedded } = await import(`${built}/embedded/index.js`);
+const { lockFolder } = await import(`${built}/embedded/folder-lock.js`);
 
 process.stdin.resume().on('end', () => process.exit());
 

@@ -1,0 +1,30 @@
+import { Command } from 'commander';
+import { VERSION } from '../version.js';
+import { addCheck } from './check.js';
+import { addGroups } from './groups.js';
+import { failWith } from './output.js';
+import { addPublish } from './publish.js';
+import { addServe } from './serve.js';
+import { addTail } from './tail.js';
+import { addToken } from './token.js';
+import { addTopics } from './topics.js';
+
+/** Every command of `holdfast`, for the process and for the test that compares the help with the docs. */
+export function program(): Command {
+  const root = new Command('holdfast')
+    .description('A durable event relay for Socket.IO back ends.')
+    .version(VERSION)
+    .showHelpAfterError('(holdfast --help lists the commands, holdfast <command> --help what each takes)')
+    .hook('preAction', (_, command) => onStdoutError(command.name() === 'serve'));
+  for (const add of [addServe, addToken, addCheck, addPublish, addTail, addTopics, addGroups]) add(root);
+  return root;
+}
+
+/** `head` has read enough: a command ends without a word, and a relay serves on. */
+function onStdoutError(isServing: boolean): void {
+  process.stdout.on('error', (error: NodeJS.ErrnoException) => {
+    if (isServing) return;
+    if (error.code === 'EPIPE') process.exit(0);
+    failWith(error);
+  });
+}

@@ -1,0 +1,176 @@
+import { once } from 'node:events';
+import { text } from 'node:stream/consumers';
+import { Redis } from 'ioredis';
+import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest';
+import { type Pod, startPod } from '../harness/pod.js';
+import { eventually } from '../harness/poll.js';
+import { type RedisProcess, startRedis } from '../harness/redis.js';
+import { type Run, run as runWith, start } from './run.js';
+
+let redis: RedisProcess;
+let pod: Pod;
+const POSITION = '[\\w-]{8}:\\d:\\d+-\\d+';
+
+beforeAll(async () => {
+  redis = await startRedis();
+  pod = await startPod({ redisUrl: redis.url, name: 'pod-a', env: { HOLDFAST_PARTITIONS: '2' } });
+});
+afterAll(async () => {
+  await pod?.stop();
+  await redis?.stop();
+});
+
+const run = (...args: string[]): Promise<Run> => runWith(args, { REDIS_URL: redis.url });
+
+/** Each line's cells, and that they stand in columns. */
+function tableOf(out: string): string[][] {
+  const lines = out.trimEnd().split('\n');
+  const cells = lines.map((line) => line.split(/ {2,}/));
+  const starts = (line: string): number[] =>
+    [...line.matchAll(/(?:^| {2,})(?=\S)/g)].map(({ index, 0: gap }) => index + gap.length);
+  for (const line of lines) expect(starts(line)).toEqual(starts(lines[0] as string));
+  return cells;
+}
+
+describe('topics', () => {
+  it('list', async () => {
+    const { code, out, err } = await run('topics', 'list');
+    expect({ code, err }).toEqual({ code: 0, err: '' });
+    expect(tableOf(out)).toEqual([
+      ['TOPIC', 'PARTITIONS'],
+      ['events', '2'],
+    ]);
+    expect(JSON.parse((await run('topics', 'list', '-o', 'json')).out)).toEqual([{ topic: 'events', partitions: 2 }]);
+  });
+
+  it('describe has a row per partition', async () => {
+    const { code, out } = await run('topics', 'describe');
+    expect(code).toBe(0);
+    const [head, ...rows] = tableOf(out);
+    expect(head).toEqual(['TOPIC', 'PARTITION', 'ENTRIES', 'BYTES', 'FIRST-OFFSET', 'LOG-END-POSITION']);
+    expect(rows.map((row) => row.slice(0, 2))).toEqual([
+      ['events', '0'],
+      ['events', '1'],
+    ]);
+    for (const row of rows) expect(row[5]).toMatch(new RegExp(`^${POSITION}$`));
+    const json = JSON.parse((await run('topics', 'describe', 'events', '-o', 'json')).out);
+    expect(json[1]).toMatchObject({ topic: 'events', partition: 1, entries: 0, logEnd: expect.any(String) });
+  });
+});
+
+describe('groups', () => {
+  it('list and describe show the relay, in the columns of Kafka', async () => {
+    expect(tableOf((await run('groups', 'list')).out)).toEqual([['GROUP'], ['pod:pod-a']]);
+    await eventually(
+      async () => {
+        const { code, out } = await run('groups', 'describe', 'pod:pod-a');
+        expect(code).toBe(0);
+        const [head, ...rows] = tableOf(out);
+        expect(head).toEqual([
+          'GROUP',
+          'TOPIC',
+          'PARTITION',
+          'CURRENT-POSITION',
+          'LOG-END-POSITION',
+          'LAG',
+          'CONSUMER',
+        ]);
+        for (const [index, row] of rows.entries()) {
+          expect(row.slice(0, 3)).toEqual(['pod:pod-a', 'events', String(index)]);
+          expect(row[3]).toMatch(new RegExp(`^${POSITION}$`));
+          expect(row[5]).toBe('0');
+        }
+        expect(rows).toHaveLength(2);
+      },
+      { withinMs: 20_000 },
+    );
+    const json = JSON.parse((await run('groups', 'describe', '-o', 'json')).out);
+    expect(json[0]).toMatchObject({ group: 'pod:pod-a', topic: 'events', partition: 0, lag: 0 });
+  });
+});
+
+it.each([
+  [['topics', 'describe', 'nope'], 'no topic "nope" in this Redis: holdfast topics list'],
+  [['groups', 'list', '-t', 'nope'], 'no topic "nope" in this Redis: holdfast topics list'],
+  [['groups', 'describe', '-t', 'nope'], 'no topic "nope" in this Redis: holdfast topics list'],
+  [['groups', 'describe', 'app:nope'], 'no group "app:nope": holdfast groups list'],
+  [['tail', '--from', 'somewhere'], '--from: wants a position, earliest, latest, a time or an age, got "somewhere"'],
+])('%j does not exist: one line', async (args, complaint) => {
+  expect(await run(...args)).toMatchObject({ code: 1, out: '', err: `holdfast: ${complaint}\n` });
+});
+
+describe('publish and tail', () => {
+  it('what is published is tailed, of this tenant and room only', async () => {
+    const first = await run('publish', 'news', 'hello', '{"a":1}');
+    expect(first).toMatchObject({ code: 0, err: '' });
+    expect(first.out).toMatch(new RegExp(`^${POSITION}\n$`));
+    expect((await run('publish', 'sport', 'goal', 'not JSON', '-o', 'json')).out).toMatch(/^\{"position":"[^"]+"\}\n$/);
+    await run('publish', 'news', 'hello', '1', '-t', 'other');
+    const { code, out } = await run('tail', '--from', 'earliest', '--no-follow');
+    expect(code).toBe(0);
+    expect(out).toMatch(
+      new RegExp(
+        `^\\d{4}-\\d\\d-\\d\\dT\\S+Z {2}${POSITION} {2}news {2}hello {2}{"a":1}\n\\S+ {2}\\S+ {2}sport {2}goal {2}"not JSON"\n$`,
+      ),
+    );
+    expect((await run('tail', '--from', 'earliest', '--no-follow', '--room', 'sport')).out).toMatch(
+      /^\S+ {2}\S+ {2}sport/,
+    );
+    const behind = await run('tail', '--from', first.out.trim(), '-n', '1', '-o', 'json');
+    expect(JSON.parse(behind.out)).toMatchObject({ event: 'goal', data: 'not JSON', meta: { room: 'sport' } });
+  });
+
+  it('the same id is accepted once', async () => {
+    const first = await run('publish', 'news', 'hello', '--id', '7');
+    const second = await run('publish', 'news', 'hello', '--id', '7');
+    expect(second).toMatchObject({ code: 0, out: `${first.out.trim()} (duplicate)\n` });
+  });
+
+  it('tail follows, and ends without a word when its reader has read enough', async () => {
+    const child = start(['tail', '--room', 'pipe'], { REDIS_URL: redis.url });
+    onTestFinished(() => void child.kill('SIGKILL'));
+    const exit = once(child, 'exit');
+    const complaint = text(child.stderr!);
+    const line = once(child.stdout!, 'data');
+    const publishing = setInterval(() => void run('publish', 'pipe', 'tick'), 1000);
+    onTestFinished(() => clearInterval(publishing));
+    expect(String((await line)[0])).toMatch(/pipe {2}tick/);
+    child.stdout!.destroy();
+    expect(await exit).toEqual([0, null]);
+    expect(await complaint).toBe('');
+  });
+});
+
+async function connectionsOf({ url }: RedisProcess): Promise<string> {
+  const client = new Redis(url);
+  try {
+    return (await client.client('LIST')) as string;
+  } finally {
+    client.disconnect();
+  }
+}
+
+it('a Redis that goes away under a command is one line', async () => {
+  await using other = await startRedis();
+  const relay = await startPod({ redisUrl: other.url, name: 'pod-b' });
+  await relay.stop();
+  const child = start(['tail', '--from', 'earliest'], { REDIS_URL: other.url });
+  onTestFinished(() => void child.kill('SIGKILL'));
+  const exit = once(child, 'exit');
+  const complaint = text(child.stderr!);
+  await eventually(async () => expect(await connectionsOf(other)).toMatch(/name=holdfast%3Acli /), {
+    withinMs: 20_000,
+  });
+  await other.kill();
+  expect(await exit).toEqual([2, null]);
+  expect(await complaint).toMatch(/^holdfast: Redis at 127\.0\.0\.1:\d+ cannot be reached: [^\n]+\n$/);
+});
+
+it('a password that is wrong is one line', async () => {
+  await using locked = await startRedis({ config: { requirepass: 'right' } });
+  for (const url of [locked.url, locked.url.replace('//', '//:wrong@')]) {
+    const { code, err } = await runWith(['topics', 'list', '--redis-url', url]);
+    expect(code).toBeGreaterThan(0);
+    expect(err).toMatch(/^holdfast: Redis [^\n]*(NOAUTH|WRONGPASS)[^\n]*\n$/);
+  }
+});
