@@ -117,7 +117,9 @@ export class LogAccess implements AsyncDisposable {
       ...Object.keys(saved).map((pod) => `pod:${pod}`),
     ]);
     return [...names].map((group) => {
-      const record = /^(\d+)-\d+ (\d+) (\S+) (\S+) (\d+)$/.exec(saved[group.slice(4)] ?? '');
+      const record = /^(\d+)-\d+ (\d+) (\S+) (\S+) (\d+)$/.exec(
+        (group.startsWith('pod:') && saved[group.slice(4)]) || '',
+      );
       const base = { group, topic, partition, logEndPosition: logEnd };
       if (!record)
         return { ...base, currentPosition: undefined, lag: undefined, consumer: undefined, committedAt: undefined };

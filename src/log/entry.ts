@@ -21,12 +21,14 @@ export type RawEntry = readonly [Buffer, readonly Buffer[]];
 export interface EntryId {
   readonly ms: number;
   readonly seq: number;
+  /** As Redis writes it: a stranger's id may be beyond what a number holds. */
+  readonly text: string;
 }
 
 export function parseId(id: Buffer | string): EntryId {
   const text = typeof id === 'string' ? id : id.toString('latin1');
   const dash = text.indexOf('-');
-  return { ms: Number(text.slice(0, dash)), seq: Number(text.slice(dash + 1)) };
+  return { ms: Number(text.slice(0, dash)), seq: Number(text.slice(dash + 1)), text };
 }
 
 /** `'foreign'`: somebody else's. `'unknown'`: ours, of a format that this version doesn't know. */

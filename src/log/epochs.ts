@@ -47,3 +47,38 @@ export function survivingTail(
   for (const { tail } of epochsSince(history, epoch)) if (!oldest || tail.offset < oldest.offset) oldest = tail;
   return oldest;
 }
+
+/** What a reader knew of the epoch that ended. */
+interface OldEpoch {
+  /** Newest entry that it dispatched. */
+  readonly offset: number;
+  /** Newest entry that this pod read or had acknowledged. */
+  readonly seen: number;
+  /** Newest entry that its last heartbeat saw. */
+  readonly tail: number;
+}
+
+/**
+ * Offsets of the old epoch that are gone, both ends included. `survived` is the newest entry that the reader had dispatched
+ * and that is still there, 0 = none. After a whole loss it begins at what was dispatched last: that is gone as well.
+ */
+export function lostOffsets(
+  since: readonly EpochRecord[],
+  old: OldEpoch,
+  survived: number,
+): { readonly from: number; readonly to: number } | undefined {
+  const branch = Math.min(...since.map(({ tail }) => tail.offset));
+  const stands = Math.max(survived, branch);
+  // in another branch of the log the same offsets stand for other entries, so its tail says nothing of this one
+  const hasForked = since.some(({ reason }) => reason === 'forked');
+  const to = Math.max(
+    ...since.map(({ lost }) => lost.offset),
+    old.offset > survived ? old.offset : 0,
+    old.seen > stands ? old.seen : 0,
+    old.tail > stands && !hasForked ? old.tail : 0,
+  );
+  // behind what survived of the dispatched ones the log may hold more, up to where the new epoch branched off
+  const from =
+    survived === 0 ? Math.min(old.offset, to) : survived < old.offset ? Math.min(survived, branch) + 1 : branch + 1;
+  return to > 0 && from <= to ? { from: Math.max(1, from), to } : undefined;
+}

@@ -8,6 +8,8 @@ export class OffsetTimes {
   #newest = 0;
 
   set(offset: number, ms: number): void {
+    // a log that fell back: what newer offsets took the place of is not remembered again
+    if (offset <= this.#newest) this.#first = this.oldest;
     // offsets that were jumped over have no time of their own, and the ring's old ones must not stand in for them
     for (
       let skipped = Math.max(this.#newest + 1, offset - SIZE);

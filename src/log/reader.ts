@@ -6,7 +6,7 @@ import { type Connection, replyCode } from '../redis/connect.js';
 import type { PartitionKeys } from '../redis/keys.js';
 import { loadScript } from '../redis/script.js';
 import { type Entry, type EntryId, parseEntry, parseId, type RawEntry } from './entry.js';
-import { type EpochReason, type EpochRecord, epochsSince, parseHistory } from './epochs.js';
+import { type EpochReason, type EpochRecord, epochsSince, lostOffsets, parseHistory, survivingTail } from './epochs.js';
 import type { LogMetrics } from './metrics.js';
 import { OffsetTimes } from './offset-times.js';
 import type { RedisClock } from './redis-clock.js';
@@ -25,6 +25,8 @@ const GAP_MS = 2;
 const SLICE_MS = 8;
 /** A saved position is written again after this, changed or not: silence means a dead pod. */
 const RECOMMIT_MS = 10_000;
+/** Before every entry. */
+const START = parseId('0-0');
 /** Errors after which the group may be unusable and plain reads still work. */
 const GROUP_REFUSED = /^(READONLY|MISCONF|NOREPLICAS|NOPERM|OOM)$/;
 
@@ -92,7 +94,7 @@ export class Reader extends Service {
   #epoch = '';
   #history: readonly EpochRecord[] = [];
   /** Last id seen in the stream, a stranger's too. */
-  #last: EntryId = { ms: 0, seq: 0 };
+  #last: EntryId = START;
   /** Last dispatched entry. */
   #ms = 0;
   #offset = 0;
@@ -115,6 +117,8 @@ export class Reader extends Service {
   /** Generations of the connections over which the log was last found to be the one that this reader knows. */
   #verified = { commands: -1, reads: -1 };
   #stall = { offset: -1, bytes: -1, since: 0 };
+  /** Since when the log has been ahead of what was dispatched, and nothing came: however often the connection was dropped. */
+  #waiting = { offset: -1, since: 0 };
   #committed = { text: '', at: 0 };
   #isFenced = false;
   #saidUnknownFormat = false;
@@ -125,8 +129,9 @@ export class Reader extends Service {
     super();
   }
 
+  /** The one that `at` belongs to. A new one counts once this reader has found its place in it, and said so. */
   get epoch(): string {
-    return this.#epoch;
+    return this.#oldEpoch?.epoch ?? this.#epoch;
   }
 
   /**
@@ -155,6 +160,7 @@ export class Reader extends Service {
   /** Newest entry known, read or not. */
   get newest(): { readonly ms: number; readonly offset: number } {
     const { watermark } = this.options;
+    if (this.#oldEpoch) return this.at;
     const isAhead = watermark.epoch === this.#epoch && watermark.offset > this.#tail;
     return isAhead ? { ms: watermark.ms, offset: watermark.offset } : { ms: this.#tailMs, offset: this.#tail };
   }
@@ -170,19 +176,20 @@ export class Reader extends Service {
 
   /** For how long entries have been waiting that don't come through, in ms; 0 = none. */
   get stallMs(): number {
-    return this.#stall.offset >= 0 && this.#tail > this.#offset ? performance.now() - this.#stall.since : 0;
+    const isWaiting = this.#tail > this.#offset && this.#waiting.offset === this.#offset;
+    return isWaiting ? performance.now() - this.#waiting.since : 0;
   }
 
   protected async onStart(): Promise<void> {
     const generation = this.options.commands.generation;
     const reply = await this.#sync({ claim: true });
     this.#verified = { commands: generation, reads: -1 };
-    const saved = /^(\d+)-(\d+) (\d+) (\S+)$/.exec(reply[7]);
+    const saved = /^(\d+-\d+) (\d+) (\S+)$/.exec(reply[7]);
     if (!saved) throw new Error(`saved position of pod ${this.options.pod} is malformed`);
-    this.#last = { ms: Number(saved[1]), seq: Number(saved[2]) };
+    this.#last = parseId(saved[1] as string);
     this.#ms = this.#last.ms;
-    this.#offset = Number(saved[3]);
-    this.#epoch = saved[4] as string;
+    this.#offset = Number(saved[2]);
+    this.#epoch = saved[3] as string;
     this.options.watermark.see(this.#epoch, this.#ms, this.#offset);
     this.#take(reply);
   }
@@ -214,7 +221,7 @@ export class Reader extends Service {
 
   /** Where this pod stands, as `offsets` keeps it. */
   get #position(): string {
-    return `${this.#last.ms}-${this.#last.seq} ${this.#offset}`;
+    return `${this.#last.text} ${this.#offset}`;
   }
 
   async #sync({ claim = false, exact = false, fork = '' }: SyncMode): Promise<SyncReply> {
@@ -248,7 +255,7 @@ export class Reader extends Service {
 
   async #beatForever(): Promise<void> {
     const { signal } = this.#stopping;
-    while (!this.#isClosed) {
+    while (!this.#isClosed && !this.#isFenced) {
       await sleep(SYNC_MS, signal);
       if (this.#isClosed) return;
       if (this.options.commands.isUp) await this.#check(false);
@@ -268,7 +275,8 @@ export class Reader extends Service {
     try {
       let reply = await this.#sync({ exact });
       if (reply[0] === 'forked') {
-        const { ms, offset } = await this.#newestInCommon([]);
+        this.#first = reply[5];
+        const { ms, offset } = await this.#newestInCommon(this.#epoch);
         reply = await this.#sync({ exact, fork: `${ms}-${offset}` });
       }
       if (this.#isClosed) return false;
@@ -288,15 +296,18 @@ export class Reader extends Service {
     if (status === 'fenced') {
       if (this.#isFenced) return;
       this.#isFenced = true;
-      this.options.handler.onFenced();
+      // nothing that is under way is dispatched any more
+      this.#turn++;
+      this.#tell(() => this.options.handler.onFenced());
       return;
     }
+    const tailBefore = this.#tail;
     this.#first = first;
     this.#tail = offset;
     this.#tailMs = ms;
     this.#bytes = bytes;
     this.#history = parseHistory(history);
-    if (epoch !== this.#epoch) this.#beginEpoch(epoch, ms, offset);
+    if (epoch !== this.#epoch) this.#beginEpoch(epoch, ms, offset, tailBefore);
     else this.#watchStall();
   }
 
@@ -304,6 +315,9 @@ export class Reader extends Service {
   #watchStall(): void {
     const { reads, metrics } = this.options;
     const now = performance.now();
+    const isWaiting = this.#tail > this.#offset;
+    if (!isWaiting || this.#waiting.offset !== this.#offset)
+      this.#waiting = { offset: isWaiting ? this.#offset : -1, since: now };
     if (this.#tail <= this.#offset || !this.#isReading) {
       this.#stall = { offset: -1, bytes: -1, since: now };
     } else if (this.#stall.offset !== this.#offset || this.#stall.bytes !== reads.bytesRead) {
@@ -317,7 +331,8 @@ export class Reader extends Service {
 
   // --- epochs
 
-  #beginEpoch(epoch: string, ms: number, offset: number): void {
+  /** @param tail newest offset of the old epoch that a heartbeat saw */
+  #beginEpoch(epoch: string, ms: number, offset: number, tail: number): void {
     const { watermark, metrics, logger, partition, reads } = this.options;
     for (const { reason } of epochsSince(this.#history, this.#epoch)) metrics.epochs.inc({ reason });
     logger.warn(
@@ -336,6 +351,7 @@ export class Reader extends Service {
       ms: this.#ms,
       offset: this.#offset,
       seen: watermark.epoch === this.#epoch ? watermark.offset : 0,
+      tail,
     };
     this.#epoch = epoch;
     watermark.begin(epoch);
@@ -345,7 +361,7 @@ export class Reader extends Service {
     reads.reset();
   }
 
-  #oldEpoch: { epoch: string; ms: number; offset: number; seen: number } | undefined;
+  #oldEpoch: { epoch: string; ms: number; offset: number; seen: number; tail: number } | undefined;
 
   /** After a new epoch: goes on behind the newest entry that the old log and this one have in common. */
   async #findPlace(): Promise<void> {
@@ -356,10 +372,10 @@ export class Reader extends Service {
       return;
     }
     const since = epochsSince(this.#history, old.epoch);
-    const survived = await this.#newestInCommon(since);
+    const survived = await this.#newestInCommon(old.epoch);
     if (turn !== this.#turn) return;
     const hasVanished = survived.offset === 0;
-    this.#last = { ms: survived.ms, seq: survived.offset };
+    this.#last = parseId(`${survived.ms}-${survived.offset}`);
     this.#ms = survived.ms;
     this.#offset = hasVanished ? this.#first - 1 : survived.offset;
     if (hasVanished) this.#times.clear();
@@ -368,32 +384,26 @@ export class Reader extends Service {
     this.#mustFindPlace = false;
     this.#committed = { text: '', at: 0 };
     const { partition, handler } = this.options;
-    handler.onEpoch({
+    const turned: EpochTurn = {
       partition,
       from: old.epoch,
       to: this.#epoch,
       reason: since[0]?.reason ?? 'new',
       survived: { ms: this.#ms, offset: this.#offset },
-    });
-    // what somebody had acknowledged and nobody here had read is gone as well
-    const lostTo = Math.max(
-      ...since.map((record) => record.lost.offset),
-      old.offset > survived.offset ? old.offset : 0,
-      old.seen > survived.offset ? old.seen : 0,
-    );
-    const branches = since.map((record) => record.tail.offset + 1);
-    const lostFrom = hasVanished ? Math.min(old.offset, lostTo) : Math.min(survived.offset + 1, ...branches);
-    if (lostTo > 0 && lostFrom <= lostTo)
+    };
+    this.#tell(() => handler.onEpoch(turned));
+    const lost = lostOffsets(since, old, survived.offset);
+    if (lost)
       this.#gap({
         partition,
         reason: 'epoch',
-        from: { epoch: old.epoch, ms: old.ms, offset: Math.max(1, lostFrom) },
-        to: { epoch: old.epoch, ms: old.ms, offset: lostTo },
+        from: { epoch: old.epoch, ms: old.ms, offset: lost.from },
+        to: { epoch: old.epoch, ms: old.ms, offset: lost.to },
       });
   }
 
   /** Binary search over what this reader remembers of the old log; beyond that, what the epoch history says. */
-  async #newestInCommon(since: readonly EpochRecord[]): Promise<{ ms: number; offset: number }> {
+  async #newestInCommon(epoch: string): Promise<{ ms: number; offset: number }> {
     const { keys, commands } = this.options;
     const nothing = { ms: 0, offset: 0 };
     const isThere = async (offset: number): Promise<boolean> => {
@@ -405,7 +415,6 @@ export class Reader extends Service {
     const [head] = await commands.redis.xrange(keys.stream, '-', '+', 'COUNT', 1);
     if (!head) return nothing;
     const oldest = parseId(head[0]).seq;
-    if (oldest > this.#offset) return nothing;
     const known = this.#times.oldest;
     let low = Math.max(known ?? Number.POSITIVE_INFINITY, oldest);
     let high = this.#offset;
@@ -419,9 +428,9 @@ export class Reader extends Service {
     }
     // everything back to this log's head is remembered, and it is another log
     if (low <= high && low === oldest) return nothing;
-    let best = { ms: this.#ms, offset: this.#offset };
-    for (const { tail } of since) if (tail.offset < best.offset) best = tail;
-    return best;
+    const here = { ms: this.#ms, offset: this.#offset };
+    const tail = survivingTail(this.#history, epoch);
+    return tail && tail.offset < here.offset ? tail : here;
   }
 
   // --- reading
@@ -505,7 +514,7 @@ export class Reader extends Service {
     const answer = await reads.run(
       SEAT,
       [keys.stream, keys.meta],
-      [`pod:${pod}`, `${this.#last.ms}-${this.#last.seq}`, this.#offset, this.#epoch],
+      [`pod:${pod}`, this.#last.text, this.#offset, this.#epoch],
     );
     if (turn !== this.#turn) return false;
     if (answer === 'gone' || answer === 'epoch') {
@@ -533,10 +542,8 @@ export class Reader extends Service {
   async #readPlain(blockMs: number): Promise<readonly RawEntry[] | undefined> {
     const { reads, keys } = this.options;
     const wait = blockMs > 0 ? ['BLOCK', blockMs] : [];
-    const after = `${this.#last.ms}-${this.#last.seq}`;
-    return entriesOf(
-      await reads.redis.callBuffer('XREAD', 'COUNT', this.#count, ...wait, 'STREAMS', keys.stream, after),
-    );
+    const args = ['COUNT', this.#count, ...wait, 'STREAMS', keys.stream, this.#last.text];
+    return entriesOf(await reads.redis.callBuffer('XREAD', ...args));
   }
 
   /**
@@ -551,11 +558,13 @@ export class Reader extends Service {
       if (id.ms < this.#last.ms || (id.ms === this.#last.ms && id.seq <= this.#last.seq)) continue;
       for (const field of fields) bytes += field.length;
       const parsed = parseEntry(id, fields);
+      const isNext = parsed !== 'foreign' && id.seq === this.#offset + 1;
+      // also before a stranger's: what stands between would be behind us after it
+      if (!isNext && !isPlain && !(await this.#fetchHole(id, turn))) return false;
       if (parsed === 'foreign') {
         this.#skip(id, 'foreign');
         continue;
       }
-      if (id.seq > this.#offset + 1 && !isPlain && !(await this.#fetchHole(id, turn))) return false;
       if (id.seq !== this.#offset + 1) {
         const verdict = await this.#explain(id, turn);
         if (verdict === 'stop') return false;
@@ -579,8 +588,7 @@ export class Reader extends Service {
   async #fetchHole(id: EntryId, turn: number): Promise<boolean> {
     const { reads, keys, metrics } = this.options;
     for (;;) {
-      const after = `(${this.#last.ms}-${this.#last.seq}`;
-      const args = [keys.stream, after, `(${id.ms}-${id.seq}`, 'COUNT', this.#count];
+      const args = [keys.stream, `(${this.#last.text}`, `(${id.text}`, 'COUNT', this.#count];
       const found = (await reads.redis.callBuffer('XRANGE', ...args)) as readonly RawEntry[];
       if (turn !== this.#turn) return false;
       if (found.length === 0) return true;
@@ -615,7 +623,21 @@ export class Reader extends Service {
       { event: 'log_gap', partition: gap.partition, reason: gap.reason, from: gap.from.offset, to: gap.to.offset },
       'entries are gone that were never read here',
     );
-    handler.onGap(gap);
+    this.#tell(() => handler.onGap(gap));
+  }
+
+  /** A handler that throws is counted: it must not pass for a failed read, which would be tried again. */
+  #tell(say: () => void): void {
+    try {
+      say();
+    } catch (error) {
+      const { metrics, logger, partition } = this.options;
+      metrics.handlerErrors.inc();
+      logger.error(
+        { event: 'dispatch_error', partition, offset: this.#offset, err: error },
+        'what the log brought could not be dispatched',
+      );
+    }
   }
 
   #skip(id: EntryId, reason: 'foreign' | 'format'): void {
@@ -640,15 +662,7 @@ export class Reader extends Service {
       this.#saidUnknownFormat = true;
       return;
     }
-    try {
-      handler.onEntry(entry, partition);
-    } catch (error) {
-      metrics.handlerErrors.inc();
-      logger.error(
-        { event: 'dispatch_error', partition, offset: id.seq, err: error },
-        'an entry could not be dispatched',
-      );
-    }
+    this.#tell(() => handler.onEntry(entry, partition));
   }
 }
 

@@ -77,7 +77,9 @@ it('a log that forks after a fall-back tells every reader of the lost branch, an
     await append(y, 'new-4');
     await toX.refuse(false);
     await eventually(() => append(x, 'new-5').then(() => true), { what: 'X to append', withinMs: 10_000 });
-    await eventually(() => x.ids.at(-1) === 'new-5' && y.ids.at(-1) === 'new-5', { what: 'both to read the new branch' });
+    await eventually(() => x.ids.at(-1) === 'new-5' && y.ids.at(-1) === 'new-5', {
+      what: 'both to read the new branch',
+    });
     await eventually(() => x.gaps.length > 0 && y.gaps.length > 0, { what: 'both to be told' });
   } finally {
     admin.close();

@@ -51,7 +51,7 @@ if idCount > 0 then
     ids[i] = ARGV[12 + 2 * i]
     idOf[tonumber(ARGV[11 + 2 * i])] = ids[i]
   end
-  if hasStream and epoch then
+  if hasStream then
     local here, before = call('HMGET', bucket, unpack(ids)), call('HMGET', KEYS[5 + (slot - 1) % 3], unpack(ids))
     for i = 1, idCount do known[ids[i]] = here[i] or before[i] or nil end
   end
@@ -63,17 +63,32 @@ local function beginEpoch(reason, tail, lost)
 end
 -- segments, producers and ids would point at entries that are gone
 local function vanished(reason)
-  beginEpoch(reason, '0-0', '')
+  -- of a log that was there, the meta knows the end; of one that was wiped, at least the caller knows what it had seen
+  local lost = ''
+  if offset > 0 then lost = fmt('%.0f-%.0f', last, offset)
+  elseif tonumber(ARGV[11]) > 0 then lost = ARGV[10] .. '-' .. ARGV[11] end
+  beginEpoch(reason, '0-0', lost)
   call('DEL', segments, producers, KEYS[5], KEYS[6], KEYS[7])
-  bytes, openBytes, openCount, first, now = 0, 0, 0, offset + 1, wall
+  known, bytes, openBytes, openCount, first, now = {}, 0, 0, 0, offset + 1, wall
 end
 if not epoch then
-  local tail = hasStream and call('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1]
-  if tail then
-    local ms, seq = string.match(tail[1], '^(%d+)-(%d+)$')
-    now, offset = math.max(now, tonumber(ms)), math.max(offset, tonumber(seq))
-    first = offset + 1
-    beginEpoch('meta', tail[1], '')
+  local newest = hasStream and call('XREVRANGE', stream, '+', '-', 'COUNT', 10) or {}
+  if newest[1] then
+    for _, entry in ipairs(newest) do
+      local ms, seq = string.match(entry[1], '^(%d+)-(%d+)$')
+      last = math.max(last, tonumber(ms))
+      -- a stranger's id says nothing about ours
+      if entry[2][1] == 'd' then offset = math.max(offset, tonumber(seq)) end
+    end
+    now = math.max(now, last)
+    -- what survived is one segment, so that it still counts and will be trimmed
+    local head = tonumber(string.match(call('XRANGE', stream, '-', '+', 'COUNT', 1)[1][1], '%-(%d+)$'))
+    first = math.max(1, math.min(offset, head))
+    bytes = pcall('MEMORY', 'USAGE', stream)
+    if type(bytes) ~= 'number' then bytes = 0 end
+    call('DEL', segments)
+    call('RPUSH', segments, fmt('%.0f %.0f %.0f %.0f', offset, last, bytes, wall))
+    beginEpoch('meta', fmt('%.0f-%.0f', last, offset), '')
   else
     vanished('new')
   end

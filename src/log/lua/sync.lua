@@ -17,7 +17,8 @@ local first, history = tonumber(m[4] or 1), m[5] or ''
 local record = call('HGET', offsets, pod)
 local saved, holder = '', nil
 if record then saved, holder = string.match(record, '^(%S+ %d+ %S+) (%S+) %d+$') end
-if holder and holder ~= process and ARGV[3] ~= 'claim' then
+-- '-': a trim wrote the record for a group that had not committed yet
+if holder and holder ~= '-' and holder ~= process and ARGV[3] ~= 'claim' then
   return {'fenced', epoch or '', wall, last, offset, first, history, saved, tonumber(m[6] or 0)}
 end
 
@@ -25,14 +26,31 @@ local hasStream = call('EXISTS', stream) == 1
 local reason, tail, lost
 if not epoch or not hasStream then
   if hasStream then
-    local top = call('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1]
-    if top then
-      local ms, seq = string.match(top[1], '^(%d+)-(%d+)$')
-      last, offset = math.max(last, tonumber(ms)), math.max(offset, tonumber(seq))
+    call('DEL', KEYS[3])
+    first = offset + 1
+    local newest = call('XREVRANGE', stream, '+', '-', 'COUNT', 10)
+    for _, entry in ipairs(newest) do
+      local ms, seq = string.match(entry[1], '^(%d+)-(%d+)$')
+      last = math.max(last, tonumber(ms))
+      -- a stranger's id says nothing about ours
+      if entry[2][1] == 'd' then offset = math.max(offset, tonumber(seq)) end
     end
-    reason, tail, lost, first = 'meta', fmt('%.0f-%.0f', last, offset), '', offset + 1
+    if newest[1] then
+      -- what survived is one segment, so that it still counts and will be trimmed
+      local head = tonumber(string.match(call('XRANGE', stream, '-', '+', 'COUNT', 1)[1][1], '%-(%d+)$'))
+      first = math.max(1, math.min(offset, head))
+      local size = redis.pcall('MEMORY', 'USAGE', stream)
+      if type(size) ~= 'number' then size = 0 end
+      call('RPUSH', KEYS[3], fmt('%.0f %.0f %.0f %.0f', offset, last, size, wall))
+      call('HSET', meta, 'bytes', fmt('%.0f', size))
+    end
+    reason, tail, lost = 'meta', fmt('%.0f-%.0f', last, offset), ''
   else
-    reason, tail, lost, first, last = epoch and 'deleted' or 'new', '0-0', '', offset + 1, wall
+    -- of a log that was there, the meta knows the end; of one that was wiped, at least the caller knows what it had seen
+    lost = ''
+    if offset > 0 then lost = fmt('%.0f-%.0f', last, offset)
+    elseif tonumber(ARGV[7]) > 0 then lost = ARGV[6] .. '-' .. ARGV[7] end
+    reason, tail, first, last = epoch and 'deleted' or 'new', '0-0', offset + 1, wall
     call('DEL', KEYS[3], KEYS[5], KEYS[6], KEYS[7], KEYS[8])
     call('HDEL', meta, 'bytes', 'openBytes', 'openCount')
     call('XGROUP', 'CREATE', stream, 'pod:' .. pod, '0-0', 'MKSTREAM')

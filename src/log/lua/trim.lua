@@ -15,13 +15,18 @@ if wall - tonumber(m[5] or 0) < tonumber(ARGV[1]) then return {'recent'} end
 local offset, first, bytes = tonumber(m[2]), tonumber(m[3] or 1), tonumber(m[4] or 0)
 local reapAfter = tonumber(ARGV[6])
 
+-- after an outage all pods have been silent, and must first have had the time to say that they live
+local mayReap = wall - tonumber(m[5] or 0) < math.max(reapAfter / 2, 4 * tonumber(ARGV[1]))
+
 local floor, live, reaped = offset, {}, {}
 local saved = call('HGETALL', offsets)
 for i = 1, #saved, 2 do
   local pod = saved[i]
-  local at, seen = string.match(saved[i + 1], '^%S+ (%d+) %S+ %S+ (%d+)$')
+  local at, of, seen = string.match(saved[i + 1], '^%S+ (%d+) (%S+) %S+ (%d+)$')
   at = tonumber(at or 0)
-  if wall - tonumber(seen or 0) > reapAfter then
+  -- of another epoch: it has yet to find its place in this one
+  if of ~= m[1] then at = math.min(at, first - 1) end
+  if mayReap and #reaped < 100 and wall - tonumber(seen or 0) > reapAfter then
     local unread = math.max(0, offset - at)
     call('HDEL', offsets, pod)
     redis.pcall('XGROUP', 'DESTROY', stream, 'pod:' .. pod)

@@ -1,0 +1,238 @@
+import { setTimeout as pass } from 'node:timers/promises';
+import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
+import { eventually } from '../harness/poll.js';
+import { type RedisProcess, startRedis } from '../harness/redis.js';
+import { startTcpProxy } from '../harness/tcp-proxy.js';
+import { adminOf, KEYS, Ledger, startPod, type TestPod } from './rig.js';
+
+/** What happens under load happens for this long, in ms. */
+const A_WHILE = 400;
+
+let redis: RedisProcess;
+beforeAll(async () => {
+  redis = await startRedis();
+});
+afterAll(() => redis.stop());
+beforeEach(async () => {
+  await using admin = adminOf(redis.url);
+  await admin.flushall();
+});
+
+/** Two pods, each behind its own proxy, under a steady load while `fault` happens; then the ledger of each must be exact. */
+async function underLoad(
+  fault: (on: {
+    admin: ReturnType<typeof adminOf>;
+    proxy: Awaited<ReturnType<typeof startTcpProxy>>;
+    a: TestPod;
+    b: TestPod;
+  }) => Promise<void>,
+  then: (a: TestPod, b: TestPod, ledger: Ledger) => void = () => {},
+): Promise<void> {
+  await using admin = adminOf(redis.url);
+  await using proxy = await startTcpProxy(redis.port);
+  await using a = await startPod('a', { url: `redis://127.0.0.1:${proxy.port}` });
+  await using b = await startPod('b', { url: redis.url });
+  const ledger = new Ledger(admin);
+  let probes = 0;
+  await ledger.during([a, b], async () => {
+    await pass(A_WHILE);
+    await fault({ admin, proxy, a, b });
+    await pass(A_WHILE);
+    // it must work again after the fault
+    const worksAgain = async (): Promise<void> => {
+      for (const pod of [a, b]) {
+        const id = `again-${++probes}`;
+        await pod.append(id);
+        await eventually(() => pod.ids.includes(id), { withinMs: 1000 });
+      }
+    };
+    await eventually(worksAgain, { withinMs: 15_000, what: 'both pods to append and read again' });
+  });
+  for (const pod of [a, b]) await ledger.settle(pod);
+  expect(ledger.accepted.size).toBeGreaterThan(20);
+  expect(ledger.slowestMs).toBeLessThan(3000);
+  then(a, b, ledger);
+}
+
+describe('the group is only a cursor', () => {
+  it('goes on without a gap when the group is destroyed again and again', () =>
+    underLoad(
+      async ({ admin }) => {
+        for (let round = 0; round < 30; round++) {
+          for (const pod of ['a', 'b']) await admin.xgroup('DESTROY', KEYS.stream, `pod:${pod}`);
+          await pass(20);
+        }
+      },
+      (a) => expect(a.gaps).toEqual([]),
+    ));
+
+  it('goes on without a gap when somebody moves the group ahead, back and about', () =>
+    underLoad(
+      async ({ admin }) => {
+        for (let round = 0; round < 60; round++) {
+          const id = ['$', '0', '9999999999999-0', `${Date.now() - Math.floor(Math.random() * 2000)}-5`][
+            round % 4
+          ] as string;
+          for (const pod of ['a', 'b']) await admin.xgroup('SETID', KEYS.stream, `pod:${pod}`, id).catch(() => {});
+          await pass(20);
+        }
+      },
+      (a) => expect(a.gaps).toEqual([]),
+    ));
+
+  it('is not robbed by a stranger who reads in its group', () =>
+    underLoad(
+      async ({ admin }) => {
+        let stolen = 0;
+        const until = performance.now() + 1500;
+        while (performance.now() < until) {
+          const found = (await admin
+            .xreadgroup('GROUP', 'pod:a', 'thief', 'COUNT', 5, 'STREAMS', KEYS.stream, '>')
+            .catch(() => null)) as [string, unknown[]][] | null;
+          stolen += found?.[0]?.[1].length ?? 0;
+        }
+        expect(stolen).toBeGreaterThan(0); // or this test shows nothing
+      },
+      (a) => expect(a.gaps).toEqual([]),
+    ));
+
+  it('recreates a group at $ or at 0 where the pod stands', () =>
+    underLoad(async ({ admin }) => {
+      for (const id of ['$', '0']) {
+        await admin.xgroup('DESTROY', KEYS.stream, 'pod:a');
+        await admin.xgroup('CREATE', KEYS.stream, 'pod:a', id).catch(() => {});
+        await pass(300);
+      }
+    }));
+});
+
+describe('keys that vanish', () => {
+  it('DEL of the stream is one new epoch whose gap names what was lost', () =>
+    underLoad(
+      async ({ admin }) => {
+        await admin.del(KEYS.stream);
+      },
+      (a, b) => {
+        for (const pod of [a, b]) expect(pod.turns.map(({ reason }) => reason)).toEqual(['deleted']);
+      },
+    ));
+
+  it('DEL of the meta loses nothing and names nothing', () =>
+    underLoad(
+      async ({ admin }) => {
+        await admin.del(KEYS.meta);
+      },
+      (a, b) => {
+        for (const pod of [a, b]) {
+          expect(pod.turns.map(({ reason }) => reason)).toEqual(['meta']);
+          expect(pod.gaps).toEqual([]);
+        }
+      },
+    ));
+
+  it('DEL of the saved positions fences nobody', () =>
+    underLoad(
+      async ({ admin }) => {
+        await admin.del(KEYS.offsets);
+      },
+      (a, b) => {
+        expect([a.isFenced, b.isFenced]).toEqual([false, false]);
+        expect(a.turns).toEqual([]);
+      },
+    ));
+
+  it('FLUSHALL is one new epoch, and delivery goes on', () =>
+    underLoad(
+      async ({ admin }) => {
+        await admin.flushall();
+      },
+      (a, b) => {
+        for (const pod of [a, b]) expect(pod.turns.map(({ reason }) => reason)).toEqual(['new']);
+        expect([a.isFenced, b.isFenced]).toEqual([false, false]);
+      },
+    ));
+
+  it('SCRIPT FLUSH is not noticed', () =>
+    underLoad(
+      async ({ admin }) => {
+        for (let round = 0; round < 10; round++) {
+          await admin.script('FLUSH');
+          await pass(50);
+        }
+      },
+      (a, _b, ledger) => {
+        expect(a.turns).toEqual([]);
+        expect([...ledger.refused, ...ledger.unknown]).toEqual([]);
+      },
+    ));
+});
+
+describe('the wire', () => {
+  it('CLIENT KILL of everybody loses nothing', () =>
+    underLoad(
+      async ({ admin }) => {
+        for (let round = 0; round < 5; round++) {
+          await admin.call('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes');
+          await pass(200);
+        }
+      },
+      (a) => expect([a.gaps, a.turns]).toEqual([[], []]),
+    ));
+
+  it('RST of all connections loses nothing', () =>
+    underLoad(
+      async ({ proxy }) => {
+        for (let round = 0; round < 5; round++) {
+          proxy.rst();
+          await pass(200);
+        }
+      },
+      (a) => expect([a.gaps, a.turns]).toEqual([[], []]),
+    ));
+
+  it.each([2000, 6000])('a black hole of %i ms loses nothing', (ms) =>
+    underLoad(
+      async ({ proxy }) => {
+        proxy.blackhole(true);
+        await pass(ms);
+        proxy.blackhole(false);
+      },
+      (a) => expect([a.gaps, a.turns]).toEqual([[], []]),
+    ),
+  );
+
+  it('replies that are lost and then cut are fetched again', () =>
+    underLoad(
+      async ({ proxy }) => {
+        for (let round = 0; round < 8; round++) {
+          proxy.dropReplies(true);
+          await pass(60);
+          proxy.dropReplies(false);
+          proxy.rst();
+          await pass(150);
+        }
+      },
+      (a) => expect([a.gaps, a.turns]).toEqual([[], []]),
+    ));
+
+  it('connections that stay open and never answer again are replaced', () =>
+    underLoad(
+      async ({ proxy }) => {
+        proxy.dropReplies(true);
+        await pass(3500);
+        proxy.dropReplies(false);
+      },
+      (a) => expect([a.gaps, a.turns]).toEqual([[], []]),
+    ));
+
+  it('a Redis that stands still for 3 s loses nothing, and nothing refused appears', () =>
+    underLoad(
+      async ({ a }) => {
+        redis.pause();
+        await pass(3000);
+        redis.resume();
+        await eventually(() => a.log.stallMs === 0);
+      },
+      (_a, _b, ledger) => expect(ledger.refused.size + ledger.unknown.size).toBeGreaterThan(0),
+    ));
+});
