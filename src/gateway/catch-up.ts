@@ -2,7 +2,7 @@ import type { Logger } from '../core/ports.js';
 import { sleep } from '../core/sleep.js';
 import type { Entry, EventLog, LogGap, Page } from '../log/index.js';
 import { formatPosition } from '../wire/position.js';
-import { Delivery } from './frames.js';
+import { Delivery, type EncodedPacket } from './frames.js';
 import type { GatewayMetrics } from './metrics.js';
 import type { Ring } from './ring.js';
 import type { Subscriber } from './subscriber.js';
@@ -75,6 +75,12 @@ export class CatchUp {
     else this.#next(subscriber);
   }
 
+  /** A live socket leaves too much unread: this packet is its last until all of that has left. */
+  fallBehind(subscriber: Subscriber, packet: EncodedPacket): void {
+    this.#write(subscriber, [packet]);
+    this.begin(subscriber);
+  }
+
   forget(subscriber: Subscriber): void {
     this.#behind.delete(subscriber);
     this.#queue.delete(subscriber);
@@ -140,29 +146,29 @@ export class CatchUp {
     scanned: number,
   ): void {
     const { metrics } = this.options;
-    const { outbox } = subscriber;
     subscriber.advance(ms, scanned);
     if (deliveries.length === 0) return;
     const progress = this.#behind.get(subscriber);
     if (progress) progress.given += deliveries.length;
     metrics.delivered.inc({ path }, deliveries.length);
+    this.#write(
+      subscriber,
+      deliveries.map(({ packet }) => packet),
+    );
+  }
+
+  #write(subscriber: Subscriber, packets: readonly EncodedPacket[]): void {
     subscriber.positionToldAt = performance.now();
-    let isSent = false;
-    deliveries.forEach((delivery, index) => {
-      const isLast = index === deliveries.length - 1;
-      outbox.write(
-        delivery.packet,
-        isLast
-          ? () => {
-              isSent = true;
-              if (!subscriber.isPageUnsent) return;
-              subscriber.isPageUnsent = false;
-              this.#next(subscriber);
-            }
-          : undefined,
-      );
+    subscriber.isPageUnsent = true;
+    const page = ++subscriber.pages;
+    const onSent = (): void => {
+      if (page !== subscriber.pages) return;
+      subscriber.isPageUnsent = false;
+      this.#next(subscriber);
+    };
+    packets.forEach((packet, index) => {
+      subscriber.outbox.write(packet, index === packets.length - 1 ? onSent : undefined);
     });
-    subscriber.isPageUnsent = !isSent;
   }
 
   // --- older than the ring
@@ -209,7 +215,12 @@ export class CatchUp {
       }
       if (oldest.offset === previous) await sleep(20);
       previous = oldest.offset;
-      await this.#share(page, oldest.offset, cold);
+      try {
+        await this.#share(page, oldest.offset, cold);
+      } catch (error) {
+        logger.error({ event: 'catch_up_failed', partition, err: error }, 'a page could not be given');
+        await sleep(1000);
+      }
     }
   }
 
@@ -296,16 +307,7 @@ export class CatchUp {
       if (!subscriber.isPageUnsent || value !== progress.value) {
         progress.value = value;
         progress.since = now;
-      } else if (now - progress.since >= slowReaderMs) {
-        metrics.slowClosed.inc();
-        subscriber.outbox.emit('holdfast:closing', {
-          code: 'slow_consumer',
-          reason: 'nothing drained',
-          reconnect: true,
-        });
-        subscriber.outbox.closeTransport();
-        progress.since = now;
-      }
+      } else if (now - progress.since >= slowReaderMs) subscriber.closeAsSlow(metrics, 'nothing drained');
     }
   }
 }

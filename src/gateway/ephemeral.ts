@@ -7,13 +7,12 @@ import type { Keys } from '../redis/keys.js';
 import { encodeEvent } from './frames.js';
 import type { Hub } from './hub.js';
 import type { GatewayMetrics } from './metrics.js';
+import { MAX_UNSENT_BYTES } from './outbox.js';
 
 const PUBLISH_MS = 1900;
 const SUBSCRIBE_MS = 500;
-/** A room without a member here keeps its channel for this long: sockets come and go. */
-const LINGER_MS = 1000;
-/** Unlogged bytes that a socket may leave unread. */
-const MAX_UNSENT_BYTES = 1024 * 1024;
+/** A room without a member here keeps its channel for this long: sockets come and go, and a handshake joins before it is a member. */
+const LINGER_MS = 5000;
 
 export interface EphemeralOptions {
   readonly url: string;
@@ -31,9 +30,10 @@ export interface EphemeralOptions {
  */
 export class Ephemeral extends Service {
   readonly #connection: Connection;
-  readonly #subscribed = new Set<string>();
-  /** Channels to subscribe at the end of this tick, and who waits for it. */
-  #wanted: Map<string, (() => void)[]> = new Map();
+  /** Rooms whose channels are ours; the promise resolves when Redis has said so. */
+  readonly #subscribed = new Map<string, Promise<void>>();
+  /** Channels to subscribe at the end of this tick, and whom to tell. */
+  #wanted = new Map<string, () => void>();
   readonly #lingering = new Map<string, NodeJS.Timeout>();
   #selfTest: { readonly channel: string; readonly heard: AbortController } | undefined;
   #heartbeat: NodeJS.Timeout | undefined;
@@ -94,17 +94,15 @@ export class Ephemeral extends Service {
   async join(room: string): Promise<void> {
     clearTimeout(this.#lingering.get(room));
     this.#lingering.delete(room);
-    if (this.#subscribed.has(room) || !this.#connection.isUp) {
-      this.#subscribed.add(room);
-      return;
+    let subscribed = this.#subscribed.get(room);
+    if (!subscribed) {
+      subscribed = new Promise<void>((resolve) => {
+        if (this.#wanted.size === 0) setImmediate(() => this.#subscribeWanted());
+        this.#wanted.set(room, resolve);
+      });
+      this.#subscribed.set(room, subscribed);
     }
-    const done = new Promise<void>((resolve) => {
-      if (this.#wanted.size === 0) setImmediate(() => this.#subscribeWanted());
-      const waiting = this.#wanted.get(room);
-      if (waiting) waiting.push(resolve);
-      else this.#wanted.set(room, [resolve]);
-    });
-    await within(SUBSCRIBE_MS, done);
+    await within(SUBSCRIBE_MS, subscribed);
   }
 
   /** Call when the room may have lost its last member here. */
@@ -123,13 +121,12 @@ export class Ephemeral extends Service {
   #subscribeWanted(): void {
     const wanted = this.#wanted;
     this.#wanted = new Map();
-    const rooms = [...wanted.keys()];
-    for (const room of rooms) this.#subscribed.add(room);
     const done = (): void => {
-      for (const waiting of wanted.values()) for (const resolve of waiting) resolve();
+      for (const resolve of wanted.values()) resolve();
     };
+    // what can't be subscribed now is, when the connection is there again
     if (!this.#connection.isUp) return done();
-    const channels = rooms.map((room) => this.options.keys.ephemeral(room));
+    const channels = [...wanted.keys()].map((room) => this.options.keys.ephemeral(room));
     this.#connection.redis.subscribe(...channels).then(done, done);
   }
 
@@ -142,7 +139,7 @@ export class Ephemeral extends Service {
   }
 
   #resubscribe(): void {
-    const rooms = [...this.#subscribed];
+    const rooms = [...this.#subscribed.keys()];
     for (let from = 0; from < rooms.length; from += 500) {
       const channels = rooms.slice(from, from + 500).map((room) => this.options.keys.ephemeral(room));
       this.#connection.redis.subscribe(...channels).catch(() => {});
@@ -162,11 +159,11 @@ export class Ephemeral extends Service {
     const members = hub.membersOf(channel.slice(keys.ephemeral('').length));
     if (!members || message.length < 2) return;
     const packet = encodeEvent(message, [], undefined);
-    for (const { outbox } of members) {
+    for (const subscriber of members) {
+      const { outbox } = subscriber;
+      if (!outbox.isOpen) continue;
       if (outbox.unsentBytes > MAX_UNSENT_BYTES) {
-        metrics.slowClosed.inc();
-        outbox.emit('holdfast:closing', { code: 'slow_consumer', reason: '1 MiB unread', reconnect: true });
-        outbox.closeTransport();
+        subscriber.closeAsSlow(metrics, '1 MiB unread');
         continue;
       }
       outbox.write(packet);

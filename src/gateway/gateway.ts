@@ -7,6 +7,7 @@ import type { Keys } from '../redis/keys.js';
 import { Ephemeral } from './ephemeral.js';
 import { PublicHttpServer } from './http/server.js';
 import { Hub } from './hub.js';
+import { Locator } from './locator.js';
 import { gatewayMetrics } from './metrics.js';
 import { Publisher } from './publisher.js';
 import { ResumeRecords } from './resume-records.js';
@@ -111,8 +112,9 @@ export class Gateway extends Service {
     const { url, pod, keys, pods, logger, meter, verifier, apiKeys, processId } = options;
     const shared = { hub: this.#hub, metrics: this.#metrics, logger };
     const ephemeral = new Ephemeral({ ...shared, url, pod, keys, publishing: pods.connection });
+    const locator = new Locator(log, this.#hub);
     const publisher = new Publisher({ log, ephemeral, maxPayloadBytes: options.maxPayloadBytes });
-    const http = new PublicHttpServer({ ...options, apiKeys, publisher, log, metrics: this.#metrics });
+    const http = new PublicHttpServer({ ...options, apiKeys, publisher, log, locator, metrics: this.#metrics });
     const sessions = new Map<string, Session>();
     const context = { ...shared, ...options, records: this.#records };
     const handshake = new Handshake({
@@ -120,6 +122,7 @@ export class Gateway extends Service {
       ...options,
       verifier,
       log,
+      locator,
       ephemeral,
       records: this.#records,
       inbox: pods.inbox,
@@ -127,7 +130,7 @@ export class Gateway extends Service {
       context,
       sessions,
     });
-    const commands = new Commands({ ...shared, log, ephemeral, publisher, verifier });
+    const commands = new Commands({ ...shared, ...options, log, locator, ephemeral, publisher });
     const sockets = new SocketServer({
       ...shared,
       ...options,

@@ -2,6 +2,7 @@ import { RelayError } from '../core/errors.js';
 import type { Entry, EventLog } from '../log/index.js';
 import { scoped } from '../wire/names.js';
 import { formatPosition, type Position, parsePosition } from '../wire/position.js';
+import type { Locator } from './locator.js';
 
 const DURATION = /^(\d{1,9})(ms|s|m|h|d)$/;
 const UNIT_MS: Readonly<Record<string, number>> = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 };
@@ -40,7 +41,7 @@ export function parseFrom(
   if (/^\d{1,15}$/.test(text)) return { ms: Number(text) };
   if (!/^\d{4}-\d\d-\d\d/.test(text)) return undefined;
   const ms = Date.parse(text);
-  return Number.isNaN(ms) ? undefined : { ms };
+  return Number.isNaN(ms) ? undefined : { ms: Math.max(0, ms) };
 }
 
 /**
@@ -50,6 +51,7 @@ export function parseFrom(
  */
 export async function readHistory(
   log: EventLog,
+  locator: Locator,
   {
     tenant,
     room,
@@ -69,12 +71,13 @@ export async function readHistory(
   else if (!('offset' in start)) after = { ms: start.ms, offset: 0 };
   else {
     if (start.partition !== partition) throw new RelayError('bad_request', "from: another partition's position");
-    const here = log.resolve(start);
-    if (here.kind === 'invalid') throw new RelayError('bad_request', 'from: no position of this log');
-    after = { ms: here.ms, offset: here.offset };
-    if (here.kind === 'epoch') {
-      const at = (offset: number): string => formatPosition(start.epoch, partition, start.ms, offset);
-      gap = { from: at(here.offset + 1), to: at(start.offset), reason: 'epoch' };
+    const place = await locator.locate(start, partition);
+    if (!place) throw new RelayError('bad_request', 'from: no position of this log');
+    after = { ms: place.ms, offset: place.offset };
+    if (place.gap) {
+      const { from, to, reason } = place.gap;
+      const at = (end: typeof from): string => formatPosition(end.epoch, partition, end.ms, end.offset);
+      gap = { from: at(from), to: at(to), reason };
     }
   }
   const isFromPosition = typeof start === 'object' && 'offset' in start;

@@ -1,6 +1,6 @@
 import type { Logger } from '../core/ports.js';
 import type { Entry, EpochTurn, EventLog, LogGap, ReaderHandler } from '../log/index.js';
-import { formatPosition } from '../wire/position.js';
+import { formatPosition, type Position } from '../wire/position.js';
 import { BEHIND_BYTES, CatchUp } from './catch-up.js';
 import { Delivery } from './frames.js';
 import type { GatewayMetrics } from './metrics.js';
@@ -110,6 +110,7 @@ export class Hub implements ReaderHandler {
     if (gap.reason === 'trimmed') {
       view.ms = gap.to.ms;
       view.offset = gap.to.offset;
+      view.ring.reset(gap.to.offset + 1);
     }
     // whoever is behind meets what was trimmed by itself, when it gets there
     for (const subscriber of view.subscribers)
@@ -136,15 +137,20 @@ export class Hub implements ReaderHandler {
   /** From here on the socket gets what its rooms bring: at first what it has missed, then what comes. */
   add(subscriber: Subscriber): void {
     const view = this.#view(subscriber.partition);
-    if (subscriber.epoch !== view.epoch) {
-      // the log began a new epoch while the socket was on its way in
-      const here = this.log.resolve({ ...subscriber, partition: subscriber.partition });
-      const place = here.kind === 'invalid' ? view : here;
-      rebase(subscriber, view.epoch, place.ms, place.offset);
-    }
     view.subscribers.add(subscriber);
     for (const room of subscriber.joins.keys()) this.#index(subscriber, room);
     this.#catchUp.begin(subscriber);
+  }
+
+  /** For a socket on its way in: carries its place over if the log began a new epoch meanwhile, and says what is gone. */
+  carryOver(subscriber: Subscriber): LogGap | undefined {
+    const { partition, epoch, ms, offset } = subscriber;
+    const view = this.#view(partition);
+    if (epoch === view.epoch) return undefined;
+    const here = this.log.resolve({ epoch, partition, ms, offset });
+    const place = here.kind === 'invalid' ? view : here;
+    rebase(subscriber, view.epoch, place.ms, place.offset);
+    return here.kind === 'epoch' ? epochGap({ epoch, partition, ms, offset }, here.offset) : undefined;
   }
 
   remove(subscriber: Subscriber): void {
@@ -241,14 +247,17 @@ export class Hub implements ReaderHandler {
   #offer(subscriber: Subscriber, delivery: Delivery): void {
     if (subscriber.state !== 'live' || !subscriber.wants(delivery.entry.header.rooms, delivery.offset)) return;
     const { outbox } = subscriber;
-    outbox.write(delivery.packet);
-    subscriber.positionToldAt = performance.now();
+    if (!outbox.isOpen) return;
+    const { packet } = delivery;
     this.options.metrics.delivered.inc({ path: 'live' });
-    if (outbox.unsentBytes > BEHIND_BYTES) {
-      this.options.metrics.fellBehind.inc();
-      this.#fallBehind(subscriber);
-      this.#catchUp.begin(subscriber);
+    if (outbox.unsentBytes + packet.frames.length <= BEHIND_BYTES) {
+      outbox.write(packet);
+      subscriber.positionToldAt = performance.now();
+      return;
     }
+    this.options.metrics.fellBehind.inc();
+    this.#fallBehind(subscriber);
+    this.#catchUp.fallBehind(subscriber, packet);
   }
 
   #fallBehind(subscriber: Subscriber): void {
@@ -269,6 +278,12 @@ export class Hub implements ReaderHandler {
     members.delete(subscriber);
     if (members.size === 0) this.#rooms.delete(room);
   }
+}
+
+/** What a position's owner has not seen of an epoch that ended; everything up to `survived` is still there. */
+export function epochGap({ epoch, partition, ms, offset }: Position, survived: number): LogGap {
+  const at = (place: number) => ({ epoch, ms, offset: place });
+  return { partition, reason: 'epoch', from: at(Math.min(survived + 1, offset)), to: at(offset) };
 }
 
 /** Carries a place over into a new epoch, of which everything up to `offset` is as it was. */

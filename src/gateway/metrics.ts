@@ -47,7 +47,7 @@ export function gatewayMetrics(meter: Meter): GatewayMetrics {
           'origin',
           'polling',
           'unavailable',
-          'overloaded',
+          'aborted',
           'other',
         ],
       },

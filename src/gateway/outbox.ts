@@ -18,6 +18,9 @@ interface WebSocketInternals {
   terminate?(): void;
 }
 
+/** Unlogged bytes that a client may leave unread: answers, ephemeral events. */
+export const MAX_UNSENT_BYTES = 1024 * 1024;
+
 /** Placeholder of a packet whose WebSocket frames are ready; engine.io wants some text. */
 const PRE_ENCODED = 'b';
 

@@ -7,7 +7,10 @@ import { isName, isPublishableEvent, scoped } from '../wire/names.js';
 import { formatPosition } from '../wire/position.js';
 import type { Ephemeral } from './ephemeral.js';
 
-const MAX_ATTACHMENTS = 100;
+/** Stock parsers, ours and every receiver's, refuse more and close their connection. */
+const MAX_ATTACHMENTS = 10;
+/** What some receiver's parser can't follow would end its connection, again and again. */
+const MAX_DEPTH = 1000;
 
 /** What somebody asks to be published, not yet checked. */
 export interface PublishRequest {
@@ -88,35 +91,41 @@ export class Publisher {
 
   /** The JSON array as clients get it; binary data goes beside it, as Socket.IO has it. */
   #encode(args: readonly unknown[]): { payload: string; attachments: readonly Buffer[] } {
-    try {
-      if (!hasBinary(args)) return { payload: JSON.stringify(args), attachments: [] };
-      const [text, ...parts] = this.#encoder.encode({ type: PacketType.EVENT, nsp: '/', data: args }) as [
-        string,
-        ...unknown[],
-      ];
-      if (parts.length > MAX_ATTACHMENTS)
-        throw new RelayError('bad_request', `data: at most ${MAX_ATTACHMENTS} binary parts`);
-      return {
-        payload: text.slice(text.indexOf('-') + 1),
-        attachments: parts.map((part) => Buffer.from(part as Uint8Array)),
-      };
-    } catch (error) {
-      if (error instanceof RelayError) throw error;
-      throw new RelayError('bad_request', 'data: nested too deeply', { cause: error });
-    }
+    if (!hasBinary(args)) return { payload: JSON.stringify(args), attachments: [] };
+    const [text, ...parts] = this.#encoder.encode({ type: PacketType.EVENT, nsp: '/', data: args }) as [
+      string,
+      ...unknown[],
+    ];
+    if (parts.length > MAX_ATTACHMENTS)
+      throw new RelayError('bad_request', `data: at most ${MAX_ATTACHMENTS} binary parts`);
+    return {
+      payload: text.slice(text.indexOf('-') + 1),
+      attachments: parts.map((part) => Buffer.from(part as Uint8Array)),
+    };
   }
 }
 
-/** Iterative: what is nested a hundred thousand levels deep must not overflow the stack. */
+/**
+ * Level by level: what is nested a hundred thousand levels deep must not overflow the stack.
+ *
+ * @throws {RelayError} `bad_request` for what is nested too deeply
+ */
 function hasBinary(root: unknown): boolean {
-  const waiting: unknown[] = [root];
-  while (waiting.length > 0) {
-    const value = waiting.pop();
-    if (typeof value !== 'object' || value === null) continue;
-    if (ArrayBuffer.isView(value) || value instanceof ArrayBuffer) return true;
-    for (const child of Array.isArray(value) ? value : Object.values(value)) {
-      if (typeof child === 'object' && child !== null) waiting.push(child);
+  let isFound = false;
+  let level: readonly unknown[] = [root];
+  for (let depth = 0; level.length > 0; depth++) {
+    if (depth > MAX_DEPTH) throw new RelayError('bad_request', `data: nested more than ${MAX_DEPTH} levels deep`);
+    const next: unknown[] = [];
+    for (const value of level) {
+      if (typeof value !== 'object' || value === null) continue;
+      if (ArrayBuffer.isView(value) || value instanceof ArrayBuffer) {
+        isFound = true;
+        continue;
+      }
+      for (const child of Array.isArray(value) ? value : Object.values(value))
+        if (typeof child === 'object' && child !== null) next.push(child);
     }
+    level = next;
   }
-  return false;
+  return isFound;
 }

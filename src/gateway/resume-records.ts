@@ -18,9 +18,11 @@ export interface ResumeState {
   readonly sid: string;
   readonly epoch: string;
   readonly partition: number;
-  /** Where the client stood when it was last told; one that brings no offset goes on here. */
+  /** Where the client stood when it connected; one that heard of no position since goes on here. */
   readonly ms: number;
   readonly offset: number;
+  /** Epoch of the joins' offsets: a later one, if the log began a new epoch since the client connected. */
+  readonly roomsEpoch: string;
   /** Rooms, scoped by tenant, each with the offset at which it was joined. */
   readonly rooms: readonly (readonly [string, number])[];
 }
@@ -79,8 +81,8 @@ export class ResumeRecords {
   }
 
   /** True: the record is `owner`'s from now on. False: somebody else was faster. */
-  async claim(pid: string, from: string, owner: string): Promise<boolean> {
-    return (await this.connection.run(CLAIM, [this.keys.resume(pid)], [from, owner, RECORD_LIFE_MS])) === 1;
+  async claim(pid: string, from: string, owner: string, lifeMs = RECORD_LIFE_MS): Promise<boolean> {
+    return (await this.connection.run(CLAIM, [this.keys.resume(pid)], [from, owner, lifeMs])) === 1;
   }
 
   async drop(pid: string, owner: string): Promise<void> {

@@ -69,12 +69,6 @@ export class Ring {
     while (this.#bytes > this.maxBytes && this.#next - this.#first > 1) this.#evict();
   }
 
-  /** An offset that holds nothing to deliver (an unknown format), so that the ring stays without holes. */
-  skip(offset: number): void {
-    if (offset !== this.#next) this.reset(offset);
-    this.#next = offset + 1;
-  }
-
   /**
    * Entries behind `after` for somebody in `rooms` (room → offset at which it was joined), at most `maxBytes` of them but at
    * least one.

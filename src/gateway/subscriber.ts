@@ -1,4 +1,5 @@
 import type { Identity } from '../admission/index.js';
+import type { DisconnectCode, GatewayMetrics } from './metrics.js';
 import type { Outbox } from './outbox.js';
 
 /**
@@ -34,6 +35,10 @@ export class Subscriber {
   isReplaying = false;
   /** A page was written and has not left yet. */
   isPageUnsent = false;
+  /** Pages written so far: an older one that leaves says nothing of the newest. */
+  pages = 0;
+  /** Why the relay ended its connection, if it did. */
+  endCode: DisconnectCode | undefined;
   readonly partition: number;
 
   constructor(
@@ -60,6 +65,20 @@ export class Subscriber {
   move(next: SubscriberState): void {
     if (!MOVES[this.#state].includes(next)) throw new Error(`a subscriber cannot move from ${this.#state} to ${next}`);
     this.#state = next;
+  }
+
+  /** Tells the reason and closes the transport, after which a stock client comes back. False: it was closing already. */
+  close(endCode: DisconnectCode, closing: { code: string; reason: string; reconnect: boolean }): boolean {
+    if (!this.outbox.isOpen) return false;
+    this.endCode = endCode;
+    this.outbox.emit('holdfast:closing', closing);
+    this.outbox.closeTransport();
+    return true;
+  }
+
+  /** Closes a connection whose client leaves more unread than is kept for it. */
+  closeAsSlow(metrics: GatewayMetrics, reason: string): void {
+    if (this.close('slow_consumer', { code: 'slow_consumer', reason, reconnect: true })) metrics.slowClosed.inc();
   }
 
   /** Everything up to here was handed over, or is not for it. */

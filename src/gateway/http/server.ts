@@ -17,6 +17,7 @@ import { within } from '../../core/sleep.js';
 import type { EventLog } from '../../log/index.js';
 import { isName } from '../../wire/names.js';
 import { readHistory } from '../history.js';
+import type { Locator } from '../locator.js';
 import type { GatewayMetrics } from '../metrics.js';
 import type { Published, Publisher, PublishRequest } from '../publisher.js';
 
@@ -71,6 +72,7 @@ export interface HttpServerOptions {
   readonly apiKeys: ApiKeys;
   readonly publisher: Publisher;
   readonly log: EventLog;
+  readonly locator: Locator;
   readonly metrics: GatewayMetrics;
   readonly logger: Logger;
 }
@@ -78,6 +80,7 @@ export interface HttpServerOptions {
 /** The public listener: the HTTP API under /v1, its description at /docs. Socket.IO attaches to the same server. */
 export class PublicHttpServer extends Service {
   readonly #app: FastifyInstance;
+  readonly #callers = new WeakMap<FastifyRequest, ApiCaller>();
 
   constructor(private readonly options: HttpServerOptions) {
     super();
@@ -151,6 +154,11 @@ export class PublicHttpServer extends Service {
       transform: jsonSchemaTransform,
     });
     await app.register(fastifySwaggerUi, { routePrefix: '/docs' });
+    // before a body is read: only who may publish can send two megabytes
+    app.addHook('onRequest', async (request) => {
+      if (request.routeOptions.url?.startsWith('/v1/'))
+        this.#callers.set(request, this.options.apiKeys.identify(request.headers.authorization));
+    });
     app.setErrorHandler((error, request, reply) => {
       const relayed = toRelayError(error);
       if (relayed.code === 'internal')
@@ -213,19 +221,21 @@ export class PublicHttpServer extends Service {
           response: { 200: historyPage, ...failures },
         },
       },
-      async ({ params, query, headers }) => {
-        const caller = this.options.apiKeys.identify(headers.authorization);
-        const tenant = tenantOf(caller, query.tenant);
-        const { log, metrics } = this.options;
+      async (request) => {
+        const { params, query } = request;
+        const tenant = tenantOf(this.#caller(request), query.tenant);
+        const { log, locator, metrics } = this.options;
         return counted(metrics, 'http-history', () =>
-          readHistory(log, { tenant, room: params.room, from: query.from, limit: query.limit }),
+          readHistory(log, locator, { tenant, room: params.room, from: query.from, limit: query.limit }),
         );
       },
     );
   }
 
   #caller(request: FastifyRequest): ApiCaller {
-    return this.options.apiKeys.identify(request.headers.authorization);
+    const caller = this.#callers.get(request);
+    if (!caller) throw new RelayError('unauthorized');
+    return caller;
   }
 
   async #publish(

@@ -1,27 +1,36 @@
 import { isAllowed, type TokenVerifier } from '../../admission/index.js';
 import { type ErrorCode, RelayError, toWireError } from '../../core/errors.js';
 import type { Logger } from '../../core/ports.js';
+import { sleep, within } from '../../core/sleep.js';
 import type { EventLog } from '../../log/index.js';
 import { isName } from '../../wire/names.js';
-import { formatPosition, type Position, parsePosition } from '../../wire/position.js';
+import { formatPosition, parsePosition } from '../../wire/position.js';
+import { BEHIND_BYTES } from '../catch-up.js';
 import type { Ephemeral } from '../ephemeral.js';
 import { Delivery } from '../frames.js';
 import type { Hub } from '../hub.js';
+import type { Locator, Place } from '../locator.js';
 import type { GatewayMetrics } from '../metrics.js';
+import { MAX_UNSENT_BYTES } from '../outbox.js';
 import type { Publisher, PublishRequest } from '../publisher.js';
 import { mayStayIn } from './handshake.js';
 import type { Session } from './session.js';
 
 const MAX_ROOMS = 1000;
+const PAGE_MS = 1500;
 /** Commands of one socket that wait for the one before: bounded, since a client can send without waiting. */
 const MAX_WAITING = 1000;
+/** A subscribe waits so long for its record to be stored. */
+const SAVE_MS = 1500;
 
 export interface CommandOptions {
   readonly hub: Hub;
   readonly log: EventLog;
+  readonly locator: Locator;
   readonly ephemeral: Ephemeral;
   readonly publisher: Publisher;
   readonly verifier: TokenVerifier;
+  readonly slowReaderMs: number;
   readonly metrics: GatewayMetrics;
   readonly logger: Logger;
 }
@@ -38,10 +47,10 @@ export class Commands {
     const handle = (command: Command, work: (payload: unknown) => Promise<object>, isInTurn: boolean): void => {
       session.socket.on(command, (...args: unknown[]) => {
         const ack = args.at(-1);
-        const reply: Ack = typeof ack === 'function' ? (answer) => (ack as Ack)(answer) : () => {};
+        const reply: Ack = typeof ack === 'function' ? (answer) => this.#reply(session, ack as Ack, answer) : () => {};
         const payload = typeof args[0] === 'function' ? undefined : args[0];
         if (!this.#mayWork(session, command, reply)) return;
-        const run = (): Promise<void> => this.#answer(command, () => work(payload), reply);
+        const run = (): Promise<void> => this.#answer(session, command, () => work(payload), reply);
         if (isInTurn) session.inTurn(run);
         else void run();
       });
@@ -67,10 +76,19 @@ export class Commands {
     return false;
   }
 
-  async #answer(command: Command, work: () => Promise<object>, reply: Ack): Promise<void> {
+  /** Answers are not logged: whoever asks on and on and reads none of them is closed. */
+  #reply({ subscriber }: Session, ack: Ack, answer: object): void {
+    ack(answer);
+    if (subscriber.outbox.unsentBytes > MAX_UNSENT_BYTES + BEHIND_BYTES)
+      subscriber.closeAsSlow(this.options.metrics, 'answers are not read');
+  }
+
+  async #answer(session: Session, command: Command, work: () => Promise<object>, reply: Ack): Promise<void> {
     const { metrics, logger } = this.options;
     let code: ErrorCode | 'ok' = 'ok';
     try {
+      // what waited for its turn while the connection was lost
+      if (session.subscriber.state === 'closed') throw new RelayError('cancelled');
       reply({ ok: true, ...(await work()) });
     } catch (error) {
       const wire = toWireError(error);
@@ -84,56 +102,62 @@ export class Commands {
 
   #publish(session: Session, payload: unknown): Promise<object> {
     const { identity } = session;
-    return this.options.publisher.publish(fields(payload) as PublishRequest, {
-      tenant: identity.tenant,
-      name: `user:${identity.user}`,
-      mayPublish: (room) => isAllowed(identity.permissions.publish, room),
-    });
+    return this.options.publisher.publish(
+      fields(payload, 'room', 'event', 'data', 'id', 'ephemeral') as PublishRequest,
+      {
+        tenant: identity.tenant,
+        name: `user:${identity.user}`,
+        mayPublish: (room) => isAllowed(identity.permissions.publish, room),
+      },
+    );
   }
 
   async #subscribe(session: Session, payload: unknown): Promise<object> {
     const { hub, ephemeral } = this.options;
     const { subscriber } = session;
-    const { room, from } = fields(payload);
+    const { room, from } = fields(payload, 'room', 'from');
     const name = this.#room(session, room);
-    const start = from === undefined ? undefined : this.#start(session, from);
-    if (subscriber.joins.has(name) && !start) return { position: hub.positionOf(subscriber), recovered: true };
-    if (subscriber.joins.size >= MAX_ROOMS && !subscriber.joins.has(name))
+    const isNew = !subscriber.joins.has(name);
+    if (isNew && subscriber.joins.size >= MAX_ROOMS)
       throw new RelayError('bad_request', `room: a socket has at most ${MAX_ROOMS} rooms`);
-
+    const start = from === undefined ? undefined : await this.#start(session, from);
+    if (!isNew) {
+      // what the room brought since it was joined has been given, or will be
+      const isComplete = !start || (await hub.pausedDuring(subscriber, () => this.#replay(session, name, start)));
+      return { position: hub.positionOf(subscriber), recovered: isComplete };
+    }
     const joined = ephemeral.join(name);
-    const before = subscriber.joins.get(name);
-    const undo = (): void => {
-      if (before === undefined) hub.leave(subscriber, name);
-      ephemeral.leave(name);
-    };
     try {
       if (!start) {
+        const { epoch, partition } = subscriber;
         const at = hub.joinPosition(subscriber);
         hub.join(subscriber, name, at.offset);
-        await this.#record(session, undo);
+        await this.#record(session);
         await joined;
-        return { position: formatPosition(subscriber.epoch, subscriber.partition, at.ms, at.offset), recovered: true };
+        return { position: formatPosition(epoch, partition, at.ms, at.offset), recovered: true };
       }
       return await hub.pausedDuring(subscriber, async () => {
         const isComplete = await this.#replay(session, name, start);
-        if (before === undefined) hub.join(subscriber, name, subscriber.offset);
-        await this.#record(session, undo);
+        // a position of another pod's may be ahead of what this one has read
+        hub.join(subscriber, name, Math.max(subscriber.offset, start.offset));
+        await this.#record(session);
         await joined;
         return { position: hub.positionOf(subscriber), recovered: isComplete };
       });
     } catch (error) {
-      if (error instanceof RelayError && error.code !== 'unavailable') undo();
+      hub.leave(subscriber, name);
+      ephemeral.leave(name);
+      // a record that was stored too late must not hold the room
+      void session.save();
       throw error;
     }
   }
 
   /** A subscribe that no other pod would know of is none. */
-  async #record(session: Session, undo: () => void): Promise<void> {
+  async #record(session: Session): Promise<void> {
     if (session.subscriber.state === 'closed') throw new RelayError('cancelled');
-    if (await session.save()) return;
-    undo();
-    throw new RelayError('unavailable', 'the subscription could not be stored', { mayHaveHappened: false });
+    if (await session.save(SAVE_MS)) return;
+    throw new RelayError('unavailable', 'the subscription could not be stored');
   }
 
   #room(session: Session, room: unknown): string {
@@ -145,42 +169,43 @@ export class Commands {
     return session.scopedRoom(room);
   }
 
-  #start({ subscriber }: Session, from: unknown): Position {
+  async #start({ subscriber }: Session, from: unknown): Promise<Place> {
     const position = parsePosition(from);
-    if (!position || position.partition !== subscriber.partition)
-      throw new RelayError('bad_request', 'from: wants a position of this log');
-    return position;
+    const place = position && (await this.options.locator.locate(position, subscriber.partition));
+    if (!place) throw new RelayError('bad_request', 'from: wants a position of this log');
+    return place;
   }
 
   /**
-   * Writes what the room brought between `start` and where the socket stands, without positions. Live delivery waits.
+   * Writes what the room brought between `start` and where the socket stands, or joined the room, without positions. Live
+   * delivery waits.
+   *
    * @returns false if some of it is gone; the client has been told which
    */
-  async #replay(session: Session, room: string, start: Position): Promise<boolean> {
+  async #replay(session: Session, room: string, start: Place): Promise<boolean> {
     const { hub, log } = this.options;
     const { subscriber } = session;
-    const { partition } = subscriber;
-    const here = log.resolve(start);
-    if (here.kind === 'invalid') throw new RelayError('bad_request', 'from: wants a position of this log');
-    let isComplete = here.kind === 'valid';
-    if (here.kind === 'epoch') {
-      const at = (offset: number) => ({ epoch: start.epoch, ms: start.ms, offset });
-      const from = at(Math.min(here.offset + 1, start.offset));
-      hub.tellGap(subscriber, { partition, reason: 'epoch', from, to: at(start.offset) });
-    }
-    let after = { ms: here.ms, offset: here.offset };
-    const end = subscriber.offset;
-    while (after.offset < end && subscriber.state !== 'closed') {
-      const page = await log.page(partition, after, { entries: 500, bytes: 256 * 1024 }).catch((error: unknown) => {
-        throw new RelayError('unavailable', undefined, { cause: error });
-      });
-      if (page.epoch !== subscriber.epoch) throw new RelayError('unavailable', 'the log began a new epoch');
+    const { partition, epoch } = subscriber;
+    let isComplete = start.gap === undefined;
+    if (start.gap) hub.tellGap(subscriber, start.gap);
+    let after = { ms: start.ms, offset: start.offset };
+    const end = subscriber.joins.get(room) ?? subscriber.offset;
+    while (after.offset < end) {
+      if (subscriber.state === 'closed') throw new RelayError('cancelled');
+      const page = await within(PAGE_MS, log.page(partition, after, { entries: 500, bytes: 256 * 1024 })).catch(
+        (error: unknown) => {
+          throw new RelayError('unavailable', undefined, { cause: error });
+        },
+      );
+      if (!page) throw new RelayError('unavailable');
+      const isSameLog = page.epoch === epoch && subscriber.epoch === epoch && start.epoch === epoch;
+      if (!isSameLog) throw new RelayError('unavailable', 'the log began a new epoch');
       const missing = [...page.holes];
       if (after.offset + 1 < page.first) missing.unshift({ from: after.offset + 1, to: page.first - 1 });
       for (const { from, to } of missing) {
         if (from > end) continue;
         isComplete = false;
-        const at = (offset: number) => ({ epoch: page.epoch, ms: after.ms, offset });
+        const at = (offset: number) => ({ epoch, ms: after.ms, offset });
         hub.tellGap(subscriber, { partition, reason: 'trimmed', from: at(from), to: at(Math.min(to, end)) });
       }
       const wanted = page.entries.filter((entry) => entry.offset <= end && entry.header.rooms.includes(room));
@@ -193,28 +218,38 @@ export class Commands {
     return isComplete;
   }
 
+  /** Resolves when all of it has left; rejects when the connection is gone, or nothing drains. */
   async #write({ subscriber }: Session, deliveries: readonly Delivery[]): Promise<void> {
     if (deliveries.length === 0) return;
-    this.options.metrics.delivered.inc({ path: 'log' }, deliveries.length);
-    await new Promise<void>((resolve, reject) => {
-      const gone = setInterval(() => {
-        if (subscriber.state === 'closed' || !subscriber.outbox.isOpen) reject(new RelayError('cancelled'));
-      }, 500);
-      const done = (): void => {
-        clearInterval(gone);
-        resolve();
-      };
-      deliveries.forEach((delivery, index) => {
-        subscriber.outbox.write(delivery.replayPacket, index === deliveries.length - 1 ? done : undefined);
-      });
-      gone.unref();
+    const { metrics, slowReaderMs } = this.options;
+    const { outbox } = subscriber;
+    metrics.delivered.inc({ path: 'log' }, deliveries.length);
+    let isSent = false;
+    deliveries.forEach((delivery, index) => {
+      const isLast = index === deliveries.length - 1;
+      outbox.write(
+        delivery.replayPacket,
+        isLast
+          ? () => {
+              isSent = true;
+            }
+          : undefined,
+      );
     });
+    let seen = { progress: Number.NaN, at: performance.now() };
+    while (!isSent) {
+      if (!outbox.isOpen) throw new RelayError('cancelled');
+      const { progress } = outbox;
+      if (progress !== seen.progress) seen = { progress, at: performance.now() };
+      else if (performance.now() - seen.at > slowReaderMs) subscriber.closeAsSlow(metrics, 'nothing drained');
+      await sleep(5);
+    }
   }
 
   async #unsubscribe(session: Session, payload: unknown): Promise<object> {
     const { hub, ephemeral } = this.options;
     const { subscriber } = session;
-    const { room } = fields(payload);
+    const { room } = fields(payload, 'room');
     if (!isName(room))
       throw new RelayError('bad_request', 'room: wants 1 to 200 characters without control characters');
     const name = session.scopedRoom(room);
@@ -230,7 +265,8 @@ export class Commands {
   async #refresh(session: Session, payload: unknown): Promise<object> {
     const { hub, ephemeral, verifier } = this.options;
     const { subscriber } = session;
-    const identity = await verifier.identify(fields(payload).token);
+    const identity = await verifier.identify(fields(payload, 'token').token);
+    if (subscriber.state === 'closed') throw new RelayError('cancelled');
     const old = session.identity;
     if (identity.tenant !== old.tenant || identity.user !== old.user || identity.device !== old.device)
       throw new RelayError('permission_denied', "the token is somebody else's");
@@ -246,11 +282,11 @@ export class Commands {
   }
 }
 
-/** The payload's own fields; anything but an object has none, and no name leads to a prototype. */
-function fields(payload: unknown): Readonly<Record<string, unknown>> {
-  if (typeof payload !== 'object' || payload === null || Array.isArray(payload))
-    throw new RelayError('bad_request', 'wants an object');
+/** Some of the payload's own fields; anything but an object has none, and no name leads to a prototype. */
+function fields(payload: unknown, ...names: readonly string[]): Readonly<Record<string, unknown>> {
+  const isObject = typeof payload === 'object' && payload !== null && !Array.isArray(payload);
+  if (!isObject || ArrayBuffer.isView(payload)) throw new RelayError('bad_request', 'wants an object');
   const own: Record<string, unknown> = Object.create(null);
-  for (const key of Object.keys(payload)) own[key] = (payload as Record<string, unknown>)[key];
+  for (const name of names) if (Object.hasOwn(payload, name)) own[name] = (payload as Record<string, unknown>)[name];
   return own;
 }

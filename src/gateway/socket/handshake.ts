@@ -5,12 +5,13 @@ import { fullJitter } from '../../core/backoff.js';
 import { RelayError, toWireError } from '../../core/errors.js';
 import type { Logger } from '../../core/ports.js';
 import { sleep, within } from '../../core/sleep.js';
-import type { EventLog, LogGap } from '../../log/index.js';
+import type { EventLog } from '../../log/index.js';
 import type { Inbox } from '../../pods/index.js';
 import { scoped } from '../../wire/names.js';
 import { type Position, parsePosition } from '../../wire/position.js';
 import type { Ephemeral } from '../ephemeral.js';
 import type { Hub } from '../hub.js';
+import type { Locator, Place } from '../locator.js';
 import type { GatewayMetrics } from '../metrics.js';
 import { Outbox } from '../outbox.js';
 import type { FoundRecord, ResumeRecords } from '../resume-records.js';
@@ -27,6 +28,7 @@ export interface HandshakeOptions {
   readonly verifier: TokenVerifier;
   readonly log: EventLog;
   readonly hub: Hub;
+  readonly locator: Locator;
   readonly ephemeral: Ephemeral;
   readonly records: ResumeRecords;
   readonly inbox: Inbox;
@@ -38,14 +40,6 @@ export interface HandshakeOptions {
   readonly handshakes: number;
   readonly heldHandshakes: number;
   readonly recoveryWindowMs: number;
-}
-
-/** Where a connection begins to read, and what its client must be told of what is missing. */
-interface Place {
-  readonly epoch: string;
-  readonly ms: number;
-  readonly offset: number;
-  readonly gap?: LogGap;
 }
 
 /** Private parts of Socket.IO's socket that recovery needs: it sets them itself only in a restore before the middlewares. */
@@ -63,14 +57,16 @@ interface SocketInternals {
 export class Handshake {
   readonly #slots: Slots;
   #held = 0;
-  /** By owner: those between claim and connect, so that an eviction finds them too. */
-  readonly gaps = new WeakMap<Session, LogGap>();
 
   constructor(private readonly options: HandshakeOptions) {
     this.#slots = new Slots(options.handshakes);
   }
 
-  /** As a Socket.IO middleware. */
+  /**
+   * For a Socket.IO middleware. `undefined`: the connection is gone, or was closed for the client to come back.
+   *
+   * @throws {RelayError} a refusal
+   */
   async admit(socket: Socket): Promise<Session | undefined> {
     const auth = takeAuth(socket);
     const identity = await this.#slots.run(() => this.options.verifier.identify(auth.token));
@@ -82,7 +78,52 @@ export class Handshake {
       if (record === 'closed') return undefined;
       found = record === 'none' ? undefined : record;
     }
-    return this.#slots.run(() => this.#open(socket, auth, identity, found));
+    return this.#slots.run(async () => {
+      // whoever waited for a slot may be gone, and its record may be its next connection's by now
+      if (socket.conn.readyState !== 'open') return undefined;
+      const session = await this.#settle(await this.#open(socket, auth, identity, found));
+      if (!session.isSuperseded) return session;
+      // somebody else took the record over meanwhile: the loser starts afresh
+      this.discard(session);
+      rename(socket, randomBytes(15).toString('base64url'));
+      const fresh = { ...auth, pid: undefined, told: undefined, position: undefined };
+      return this.#settle(await this.#open(socket, fresh, identity, undefined));
+    });
+  }
+
+  /** Gives up what was made for a connection that never was connected. */
+  discard(session: Session): void {
+    const { hub, ephemeral, sessions } = this.options;
+    sessions.delete(session.owner);
+    hub.remove(session.subscriber);
+    for (const room of session.subscriber.joins.keys()) ephemeral.leave(room);
+  }
+
+  /** A client that should come back in a while, and would not after a CONNECT_ERROR: its transport is closed after some seconds. */
+  async holdOff(socket: Socket): Promise<void> {
+    const closed = closedSignal(socket);
+    if (this.#held < this.options.heldHandshakes) {
+      this.#held++;
+      await sleep(1000 + fullJitter(0, HOLD_MS, HOLD_MS), closed);
+      this.#held--;
+    }
+    socket.conn.close(true);
+  }
+
+  /** The last look before CONNECT is written: the log may have begun a new epoch while the place was found in the old one. */
+  async #settle(session: Session): Promise<Session> {
+    const { hub } = this.options;
+    const { subscriber, socket } = session;
+    while (!session.isSuperseded && subscriber.epoch !== hub.dispatched(subscriber.partition).epoch) {
+      const gap = hub.carryOver(subscriber);
+      session.gap ??= gap;
+      if (session.gap) {
+        session.pid = newPid();
+        introduce(socket, session.pid, false);
+      }
+      await session.save();
+    }
+    return session;
   }
 
   // --- the record that a client brings
@@ -107,8 +148,9 @@ export class Handshake {
     if (this.#held < heldHandshakes) {
       this.#held++;
       try {
-        while (performance.now() < deadline && socket.conn.readyState === 'open') {
-          await sleep(100 + Math.random() * 200);
+        const closed = closedSignal(socket);
+        while (performance.now() < deadline && !closed.aborted) {
+          await sleep(100 + Math.random() * 200, closed);
           const answer = await this.#find(pid);
           if (answer !== 'unknown') return answer;
         }
@@ -123,39 +165,33 @@ export class Handshake {
   // --- the session
 
   async #open(socket: Socket, auth: ClientAuth, identity: Identity, found: FoundRecord | undefined): Promise<Session> {
-    const { log, hub, records, ephemeral, logger } = this.options;
+    const { log, records, ephemeral, logger, recoveryWindowMs } = this.options;
     const partition = log.partitionOf(identity.tenant);
     const owner = records.newOwner();
     const record = found && isSamePerson(found, identity) ? found : undefined;
-    const told = auth.offset ?? (record ? { ...record.state } : auth.position);
-    const place = told && told.partition === partition ? await this.#locate(told, partition) : undefined;
-
+    const place = await this.#place(auth, record, partition);
+    // what is missing makes it another session; the old record stays for a client that never hears of the new one
+    const lifeMs = place?.gap ? recoveryWindowMs : undefined;
     const isClaimed =
-      record !== undefined && place !== undefined && (await this.#claim(auth.pid as string, record, owner));
+      record !== undefined && place !== undefined && (await this.#claim(auth.pid as string, record, owner, lifeMs));
     const isRecovered = isClaimed && place.gap === undefined;
-    const pid = isRecovered ? (auth.pid as string) : randomBytes(18).toString('base64url');
-    const start = place ?? {
-      ...hub.dispatched(partition),
-      ...hub.joinPosition({ partition, ...hub.dispatched(partition) }),
-    };
-    const subscriber = new Subscriber(new Outbox(socket), { identity, partition, ...start });
-    if (isRecovered) becomeAgain(socket, record.state.sid);
-    const internals = socket as unknown as SocketInternals;
-    internals.pid = pid;
-    internals.recovered = isRecovered;
+    const pid = isRecovered ? (auth.pid as string) : newPid();
+    const start = place && (isClaimed || !record) ? place : this.#now(partition);
+    const { epoch, ms, offset } = start;
+    const subscriber = new Subscriber(new Outbox(socket), { identity, partition, epoch, ms, offset });
+    if (isRecovered) rename(socket, record.state.sid);
+    introduce(socket, pid, isRecovered);
 
     const session = new Session(socket, subscriber, pid, owner, this.options.context);
-    session.startMs = start.ms;
-    session.startOffset = start.offset;
+    session.gap = start.gap;
     if (isClaimed)
       for (const [room, joined] of record.state.rooms) {
-        if (mayStayIn(identity, room)) subscriber.joins.set(room, joinedAt(record, start.epoch, joined, start.offset));
+        if (mayStayIn(identity, room)) subscriber.joins.set(room, joinedAt(record, start, joined));
       }
     for (const room of identity.rooms) {
       const name = scoped(identity.tenant, room);
-      if (!subscriber.joins.has(name)) subscriber.joins.set(name, start.offset);
+      if (!subscriber.joins.has(name)) subscriber.joins.set(name, offset);
     }
-    if (place?.gap) this.gaps.set(session, place.gap);
     this.options.sessions.set(owner, session);
     const [isSaved] = await Promise.all([
       session.save(),
@@ -166,69 +202,34 @@ export class Handshake {
     return session;
   }
 
-  /** What a position that a client brought means now; `undefined`: it is none of this log's. */
-  async #locate(position: Position, partition: number): Promise<Place | undefined> {
-    const { log, hub } = this.options;
+  /** Where the client says that it stands, as far as that is known; `undefined`: it starts now. */
+  async #place(auth: ClientAuth, record: FoundRecord | undefined, partition: number): Promise<Place | undefined> {
+    const { locator } = this.options;
+    if (auth.told === 'foreign') return undefined;
+    const position = auth.told ?? record?.state ?? auth.position;
+    if (!position) return undefined;
+    try {
+      return await locator.locate(position, partition);
+    } catch (error) {
+      // one that may have a record comes back for it
+      if (auth.pid !== undefined) throw error;
+      return locator.guess(position, partition);
+    }
+  }
+
+  #now(partition: number): Place {
+    const { hub } = this.options;
     const { epoch, ms, offset } = hub.dispatched(partition);
-    const here = log.resolve(position);
-    if (here.kind === 'invalid') return undefined;
-    // another branch of the log may have kept this very entry
-    if (here.kind === 'epoch' && (await this.#isInLog(position, partition)))
-      return { epoch, ms: position.ms, offset: position.offset };
-    if (here.kind === 'epoch') {
-      const lost = (at: number) => ({ epoch: position.epoch, ms: position.ms, offset: at });
-      const from = Math.min(here.offset + 1, position.offset);
-      const gap: LogGap = { partition, reason: 'epoch', from: lost(from), to: lost(position.offset) };
-      return { epoch, ms: here.ms, offset: here.offset, gap };
-    }
-    const ring = hub.ring(partition);
-    const known = ring.get(here.offset);
-    if (known) return known.entry.ms === here.ms ? { epoch, ms: here.ms, offset: here.offset } : undefined;
-    if (here.offset === offset && here.ms === ms) return { epoch, ms, offset };
-    return this.#locateInLog(here, partition, epoch);
-  }
-
-  async #isInLog({ ms, offset }: Position, partition: number): Promise<boolean> {
-    const known = this.options.hub.ring(partition).get(offset);
-    if (known) return known.entry.ms === ms;
-    if (offset === 0) return false;
-    const before = { ms, offset: offset - 1 };
-    const page = await within(REDIS_MS, this.options.log.page(partition, before, { entries: 1, bytes: 1 })).catch(
-      () => undefined,
-    );
-    return page?.entries[0]?.offset === offset && page.entries[0].ms === ms;
-  }
-
-  async #locateInLog(
-    here: { ms: number; offset: number },
-    partition: number,
-    epoch: string,
-  ): Promise<Place | undefined> {
-    const before = { ms: here.offset === 0 ? 0 : here.ms, offset: Math.max(0, here.offset - 1) };
-    const page = await within(REDIS_MS, this.options.log.page(partition, before, { entries: 1, bytes: 1 })).catch(
-      () => undefined,
-    );
-    // Redis can't say: the position is taken as it is, and what is missing shows as a gap when the log can be read
-    if (!page) return { epoch, ms: here.ms, offset: here.offset };
-    if (here.offset > page.newest.offset) return undefined;
-    if (here.offset + 1 < page.first) {
-      const at = (offset: number, ms: number) => ({ epoch, ms, offset });
-      const gap: LogGap = {
-        partition,
-        reason: 'trimmed',
-        from: at(here.offset + 1, here.ms),
-        to: at(page.first - 1, page.entries[0]?.ms ?? here.ms),
-      };
-      return { epoch, ms: here.ms, offset: page.first - 1, gap };
-    }
-    const exists = page.entries[0]?.offset === here.offset || here.offset < page.first;
-    return exists ? { epoch, ms: here.ms, offset: here.offset } : undefined;
+    return { epoch, ...hub.joinPosition({ partition, epoch, ms, offset }) };
   }
 
   /** Takes the record over and ends its connection, wherever that is. */
-  async #claim(pid: string, { owner: from }: FoundRecord, owner: string): Promise<boolean> {
+  async #claim(pid: string, { owner: from }: FoundRecord, owner: string, lifeMs?: number): Promise<boolean> {
     const { records, inbox, processId, sessions } = this.options;
-    const isOurs = await within(REDIS_MS, records.claim(pid, from, owner)).catch(() => false);
+    const isOurs = await within(REDIS_MS, records.claim(pid, from, owner, lifeMs)).catch((error: unknown) => {
+      throw new RelayError('unavailable', undefined, { cause: error });
+    });
+    if (isOurs === undefined) throw new RelayError('unavailable');
     if (!isOurs) return false;
     const process = records.processOf(from);
     if (process === processId) sessions.get(from)?.supersede();
@@ -242,8 +243,8 @@ export class Handshake {
 interface ClientAuth {
   readonly token: unknown;
   readonly pid: string | undefined;
-  /** Socket.IO's own offset, or the client's `position`. */
-  readonly offset: Position | undefined;
+  /** Socket.IO's own offset: the last text that came last in an event, which need not be one of our positions. */
+  readonly told: Position | 'foreign' | undefined;
   readonly position: Position | undefined;
   readonly raw: Readonly<Record<string, unknown>>;
 }
@@ -263,7 +264,7 @@ function takeAuth(socket: Socket): ClientAuth {
   return {
     token,
     pid: typeof pid === 'string' && /^[\w-]{8,64}$/.test(pid) ? pid : undefined,
-    offset: parsePosition(offset),
+    told: offset === undefined ? undefined : (parsePosition(offset) ?? 'foreign'),
     position: parsePosition(position),
     raw: rest,
   };
@@ -292,16 +293,34 @@ export function mayStayIn(identity: Identity, scopedRoom: string): boolean {
 }
 
 /** A join of an older epoch that stands behind what survived happened before all that the new epoch brings. */
-function joinedAt({ state }: FoundRecord, epoch: string, joined: number, start: number): number {
-  return state.epoch === epoch ? joined : Math.min(joined, start);
+function joinedAt({ state }: FoundRecord, start: Place, joined: number): number {
+  return (state.roomsEpoch ?? state.epoch) === start.epoch ? joined : Math.min(joined, start.offset);
 }
 
-/** The socket gets the id back that its client had. */
-function becomeAgain(socket: Socket, sid: string): void {
+function newPid(): string {
+  return randomBytes(18).toString('base64url');
+}
+
+/** The socket gets the id that its client had, or, if that is another's by now, a new one. */
+function rename(socket: Socket, id: string): void {
   const internals = socket as unknown as SocketInternals;
   internals.nsp._preConnectSockets.delete(socket.id);
-  internals.id = sid;
-  internals.nsp._preConnectSockets.set(sid, socket);
+  internals.id = id;
+  internals.nsp._preConnectSockets.set(id, socket);
+}
+
+/** What CONNECT will say. */
+function introduce(socket: Socket, pid: string, isRecovered: boolean): void {
+  const internals = socket as unknown as SocketInternals;
+  internals.pid = pid;
+  internals.recovered = isRecovered;
+}
+
+function closedSignal(socket: Socket): AbortSignal {
+  const closed = new AbortController();
+  if (socket.conn.readyState === 'open') socket.conn.once('close', () => closed.abort());
+  else closed.abort();
+  return closed.signal;
 }
 
 /** A refusal as Socket.IO's middleware hands it to the client: CONNECT_ERROR with the code in `data`. */

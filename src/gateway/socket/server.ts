@@ -14,8 +14,6 @@ import { type Handshake, toConnectError } from './handshake.js';
 import type { Session } from './session.js';
 import { Sweep } from './sweep.js';
 
-const SOFT_REFUSAL_MS = 5000;
-
 export interface SocketServerOptions {
   readonly http: HttpServer;
   readonly path: string;
@@ -36,10 +34,16 @@ export interface SocketServerOptions {
   readonly logger: Logger;
 }
 
+/** Refusals that are counted under their code. */
+const REFUSALS = new Set<string>(['unauthorized', 'token_expired', 'bad_request', 'unavailable']);
+
 /** The Socket.IO side of the public listener. Rooms and delivery are the hub's: Socket.IO carries packets and pings. */
 export class SocketServer extends Service {
   readonly #io: Server;
   readonly #sweep: Sweep;
+  readonly #ending = new Set<Promise<void>>();
+  /** Connections with a socket, or one on its way in: a second one on the same connection would double its events. */
+  readonly #taken = new WeakSet<object>();
 
   constructor(private readonly options: SocketServerOptions) {
     super();
@@ -80,6 +84,7 @@ export class SocketServer extends Service {
   protected async onStop(): Promise<void> {
     this.#sweep.stop();
     this.#io.engine.close();
+    await within(1000, Promise.all(this.#ending));
     this.options.hub.stop();
   }
 
@@ -90,7 +95,7 @@ export class SocketServer extends Service {
 
   /**
    * Tells every client to come back elsewhere and closes its transport, spread over `spreadMs`, so that a stock client
-   * reconnects by itself. Resolves when all records are stored or `limitMs` are over.
+   * reconnects by itself. Resolves when all records are stored, or some seconds later.
    */
   async drain(spreadMs: number, signal: AbortSignal): Promise<void> {
     const sessions = [...this.options.sessions.values()].filter(({ subscriber }) => subscriber.state !== 'closed');
@@ -99,7 +104,7 @@ export class SocketServer extends Service {
         const wait = Math.random() * spreadMs;
         if (spreadMs > 0) await sleep(wait, signal);
         if (session.subscriber.state === 'closed') return;
-        session.endCode = 'draining';
+        session.subscriber.endCode = 'draining';
         session.subscriber.outbox.emit('holdfast:drain', { reconnectInMs: Math.round(fullJitter(0, 1000, 1000)) });
         session.subscriber.outbox.closeTransport();
       }),
@@ -108,8 +113,6 @@ export class SocketServer extends Service {
     for (let waited = 0; waited < 1500 && !gone(); waited += 10) await sleep(10);
     await within(1000, Promise.all(this.#ending));
   }
-
-  readonly #ending = new Set<Promise<void>>();
 
   // --- a request
 
@@ -132,61 +135,62 @@ export class SocketServer extends Service {
 
   async #admit(socket: Socket, next: (error?: Error) => void): Promise<void> {
     const { handshake, metrics, logger, sessions } = this.options;
+    const { conn } = socket;
+    if (this.#taken.has(conn)) {
+      conn.close(true);
+      return next(new Error('one socket per connection'));
+    }
+    this.#taken.add(conn);
     try {
       const session = await handshake.admit(socket);
-      if (!session || socket.conn.readyState !== 'open') {
-        if (session) this.#abandon(session);
-        return next(new Error('the connection is gone'));
+      if (session && conn.readyState === 'open') {
+        socket.data.session = session;
+        conn.once('close', () => {
+          // lost before Socket.IO connected it: no disconnect event will come
+          if (!socket.connected && sessions.has(session.owner)) this.#abandon(session);
+        });
+        return next();
       }
-      socket.data.session = session;
-      socket.conn.once('close', () => {
-        // lost before Socket.IO connected it: no disconnect event will come
-        if (!socket.connected && sessions.has(session.owner) && session.subscriber.state !== 'closed')
-          setImmediate(() => this.#abandon(session));
-      });
-      next();
+      if (session) this.#abandon(session);
+      metrics.refused.inc({ reason: 'aborted' });
+      next(new Error('the connection is gone'));
     } catch (error) {
       const { code } = toWireError(error);
       if (!(error instanceof RelayError))
         logger.error({ event: 'handshake_failed', err: error }, 'a handshake failed by a fault of ours');
-      const reason = ['unauthorized', 'token_expired', 'bad_request', 'unavailable', 'overloaded'].includes(code)
-        ? code
-        : 'other';
-      metrics.refused.inc({ reason });
-      if (code === 'unavailable') {
-        // it should come back: CONNECT_ERROR would stop a stock client for good
-        await sleep(1000 + Math.random() * SOFT_REFUSAL_MS);
-        socket.conn.close(true);
-      }
+      metrics.refused.inc({ reason: REFUSALS.has(code) ? code : 'other' });
+      // it should come back: CONNECT_ERROR would stop a stock client for good, and CONNECT would take its `pid` away
+      if (code === 'unavailable') await handshake.holdOff(socket);
+      this.#taken.delete(conn);
       next(toConnectError(error));
     }
   }
 
+  /** It was lost after its record was stored: its client resumes from that. */
   #abandon(session: Session): void {
-    if (session.socket.connected) return;
-    this.options.sessions.delete(session.owner);
     this.#end(session, false);
-    for (const room of session.subscriber.joins.keys()) this.options.ephemeral.leave(room);
+    this.options.handshake.discard(session);
   }
 
   #connected(socket: Socket): void {
-    const { hub, commands, handshake, metrics, ephemeral, sessions } = this.options;
+    const { hub, commands, metrics, ephemeral, sessions } = this.options;
     const session = socket.data.session as Session;
     const { subscriber } = session;
-    socket.on('error', () => {});
+    metrics.accepted.inc();
     socket.on('disconnect', (reason) => {
+      this.#taken.delete(socket.conn);
       sessions.delete(session.owner);
-      const code = session.endCode ?? disconnectCode(reason);
-      metrics.disconnects.inc({ code });
+      metrics.disconnects.inc({ code: subscriber.endCode ?? disconnectCode(reason) });
       this.#end(session, reason === 'client namespace disconnect' || reason === 'server namespace disconnect');
       for (const room of subscriber.joins.keys()) ephemeral.leave(room);
     });
-    if (session.isSuperseded) return session.subscriber.outbox.cut();
-    metrics.accepted.inc();
+    if (session.isSuperseded) {
+      subscriber.endCode = 'replaced';
+      return subscriber.outbox.cut();
+    }
     commands.attach(session);
     session.watchExpiry();
-    const gap = handshake.gaps.get(session);
-    if (gap) hub.tellGap(subscriber, gap);
+    for (const gap of [session.gap, hub.carryOver(subscriber)]) if (gap) hub.tellGap(subscriber, gap);
     hub.add(subscriber);
   }
 

@@ -1,15 +1,16 @@
 import type { Socket } from 'socket.io';
 import type { Identity } from '../../admission/index.js';
 import { within } from '../../core/sleep.js';
+import type { LogGap } from '../../log/index.js';
 import { scoped } from '../../wire/names.js';
 import type { Hub } from '../hub.js';
-import type { DisconnectCode, GatewayMetrics } from '../metrics.js';
+import type { GatewayMetrics } from '../metrics.js';
 import type { ResumeRecords, ResumeState } from '../resume-records.js';
 import type { Subscriber } from '../subscriber.js';
 import { RateLimit } from './rate-limit.js';
 
 const MAX_TIMER_MS = 2 ** 31 - 1;
-/** A connect or a subscribe waits so long for its record to be stored. */
+/** A connect waits so long for its record to be stored. */
 const SAVE_MS = 500;
 
 export interface SessionContext {
@@ -30,20 +31,27 @@ export class Session {
   /** The record doesn't hold what it should: the sweep saves it. */
   isDirty = false;
   savedAt = 0;
-  endCode: DisconnectCode | undefined;
+  /** What is gone of that which the client had not seen when it came; it is told so when it is connected. */
+  gap: LogGap | undefined;
   #expiry: NodeJS.Timeout | undefined;
   #commands: Promise<void> = Promise.resolve();
   #waitingCommands = 0;
   #saving: Promise<boolean> | undefined;
   #mustSaveAgain = false;
+  #hasEnded = false;
+  /** Where it stood when it connected: what a client that heard of no position goes on from, whatever became of its epoch. */
+  readonly #start: { readonly epoch: string; readonly ms: number; readonly offset: number };
 
   constructor(
     readonly socket: Socket,
     readonly subscriber: Subscriber,
-    readonly pid: string,
+    /** Names the record; the client brings it when it returns. */
+    public pid: string,
     readonly owner: string,
     private readonly context: SessionContext,
   ) {
+    const { epoch, ms, offset } = subscriber;
+    this.#start = { epoch, ms, offset };
     const now = performance.now();
     this.messages = new RateLimit(context.messagesPerSecond, now);
     this.publishes = new RateLimit(context.publishesPerSecond, now);
@@ -72,33 +80,28 @@ export class Session {
   /** What a client needs to go on elsewhere. */
   state(): ResumeState {
     const { subscriber, identity } = this;
+    const { epoch, ms, offset } = this.#start;
     return {
       tenant: identity.tenant,
       user: identity.user,
       device: identity.device,
       sid: this.socket.id,
-      epoch: subscriber.epoch,
+      epoch,
       partition: subscriber.partition,
-      ms: this.startMs,
-      offset: this.startOffset,
+      ms,
+      offset,
+      roomsEpoch: subscriber.epoch,
       rooms: [...subscriber.joins],
     };
   }
 
-  /** Where it stood when it connected: what a client that heard of no position goes on from. */
-  startMs = 0;
-  startOffset = 0;
-
   /** True once Redis holds the present state. False: it doesn't, within the time that a client waits. */
-  async save(): Promise<boolean> {
-    if (this.isSuperseded) return false;
+  async save(withinMs = SAVE_MS): Promise<boolean> {
+    if (this.isSuperseded || this.#hasEnded) return false;
     this.isDirty = true;
-    if (this.#saving) {
-      this.#mustSaveAgain = true;
-      return (await within(SAVE_MS, this.#saving)) ?? false;
-    }
-    this.#saving = this.#saveUntilCurrent();
-    return (await within(SAVE_MS, this.#saving)) ?? false;
+    this.#mustSaveAgain = true;
+    this.#saving ??= this.#saveUntilCurrent();
+    return (await within(withinMs, this.#saving)) ?? false;
   }
 
   async #saveUntilCurrent(): Promise<boolean> {
@@ -111,7 +114,7 @@ export class Session {
           this.supersede();
           return false;
         }
-      } while (this.#mustSaveAgain);
+      } while (this.#mustSaveAgain && !this.#hasEnded);
       this.isDirty = false;
       this.savedAt = performance.now();
       metrics.records.inc({ outcome: 'saved' });
@@ -128,13 +131,16 @@ export class Session {
   supersede(): void {
     if (this.isSuperseded) return;
     this.isSuperseded = true;
-    this.endCode = 'replaced';
+    // one that is still on its way in starts afresh
+    if (!this.socket.connected) return;
+    this.subscriber.endCode = 'replaced';
     this.subscriber.outbox.cut();
   }
 
   /** The connection is gone. `isFinal`: its client left on purpose and won't resume. */
   async end(isFinal: boolean): Promise<void> {
     clearTimeout(this.#expiry);
+    this.#hasEnded = true;
     const { records, recoveryWindowMs, hub } = this.context;
     const state = this.state();
     hub.remove(this.subscriber);
@@ -148,21 +154,15 @@ export class Session {
   /** Closes the transport when the token ends: a client that has a new one resumes, one that hasn't is refused at connect. */
   watchExpiry(): void {
     clearTimeout(this.#expiry);
+    if (this.#hasEnded) return;
     const left = this.identity.expiresAt - Date.now();
     this.#expiry = setTimeout(
       () => {
         if (this.identity.expiresAt - Date.now() > 0) return this.watchExpiry();
-        this.close('expired', { code: 'token_expired', reason: 'the token has expired', reconnect: true });
+        this.subscriber.close('expired', { code: 'token_expired', reason: 'the token has expired', reconnect: true });
       },
       Math.min(Math.max(left, 0), MAX_TIMER_MS),
     );
     this.#expiry.unref();
-  }
-
-  /** Tells the reason and closes the transport, after which a stock client comes back. */
-  close(endCode: DisconnectCode, closing: { code: string; reason: string; reconnect: boolean }): void {
-    this.endCode = endCode;
-    this.subscriber.outbox.emit('holdfast:closing', closing);
-    this.subscriber.outbox.closeTransport();
   }
 }

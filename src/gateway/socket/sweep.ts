@@ -3,8 +3,8 @@ import { RECORD_LIFE_MS } from '../resume-records.js';
 import type { Session } from './session.js';
 
 const TICK_MS = 1000;
-/** A round over all sockets, in ticks. */
-const PARTS = 30;
+/** Most ticks of a round over all sockets; fewer, if they must hear their position oftener. */
+const MAX_PARTS = 30;
 const SLICE_MS = 5;
 /** Records written again after a new epoch, per tick of 50 ms. */
 const RESAVE_BATCH = 200;
@@ -18,12 +18,15 @@ export class Sweep {
   #timer: NodeJS.Timeout | undefined;
   #round: Iterator<Session> | undefined;
   #resaving: NodeJS.Timeout | undefined;
+  readonly #parts: number;
 
   constructor(
     private readonly sessions: ReadonlyMap<string, Session>,
     private readonly hub: Hub,
     private readonly positionHeartbeatMs: number,
-  ) {}
+  ) {
+    this.#parts = Math.min(MAX_PARTS, Math.max(1, Math.floor(positionHeartbeatMs / TICK_MS / 2)));
+  }
 
   start(): void {
     this.#timer = setInterval(() => this.#tick(), TICK_MS);
@@ -49,7 +52,7 @@ export class Sweep {
 
   #tick(): void {
     const now = performance.now();
-    let left = Math.ceil(this.sessions.size / PARTS);
+    let left = Math.ceil(this.sessions.size / this.#parts);
     while (left-- > 0 && performance.now() - now < SLICE_MS) {
       this.#round ??= this.sessions.values();
       const next = this.#round.next();
@@ -61,9 +64,8 @@ export class Sweep {
   #visit(session: Session, now: number): void {
     const { subscriber } = session;
     if (subscriber.state === 'closed' || session.isSuperseded) return;
-    if (subscriber.state === 'live' && now - subscriber.positionToldAt > this.positionHeartbeatMs - TICK_MS * PARTS) {
-      this.hub.tellPosition(subscriber);
-    }
+    const isDue = now - subscriber.positionToldAt >= this.positionHeartbeatMs - TICK_MS * this.#parts;
+    if (subscriber.state === 'live' && isDue) this.hub.tellPosition(subscriber);
     if (session.isDirty || now - session.savedAt > RECORD_LIFE_MS / 2) void session.save();
   }
 }
