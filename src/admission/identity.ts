@@ -1,10 +1,14 @@
 import { createPublicKey, type KeyObject } from 'node:crypto';
-import { createRemoteJWKSet, errors, type JWTPayload, type JWTVerifyOptions, jwtVerify } from 'jose';
+import { errors, type JWTPayload, type JWTVerifyOptions, jwtVerify } from 'jose';
 import { FatalError, RelayError } from '../core/errors.js';
 import { escapePart, isName } from '../wire/names.js';
+import { KeySet } from './key-set.js';
 import { type Permissions, parsePermissions } from './permissions.js';
 
+/** Clocks differ: a token that seems to come from the future by no more than this is good. */
 const CLOCK_TOLERANCE_S = 5;
+/** An expired token is shown the door at once; what is on its way just then still arrives. */
+const EXPIRY_GRACE_MS = 2000;
 const MAX_TOKEN_LENGTH = 16_384;
 
 /** Who somebody is, as its token says. */
@@ -13,7 +17,7 @@ export interface Identity {
   readonly user: string;
   /** From the token; what a client claims beside it proves nothing. */
   readonly device: string | undefined;
-  /** End of the token in ms since 1970. */
+  /** When its socket must end, in ms since 1970: the token's `exp`, or 2 s later if it came in after that. */
   readonly expiresAt: number;
   readonly permissions: Permissions;
   /** Rooms that the socket is in from the start, as clients name them. */
@@ -46,8 +50,8 @@ export class TokenVerifier {
       const key = readPublicKey(publicKey);
       this.#verify = (token) => jwtVerify(token, key, options);
     } else if (jwksUrl !== undefined) {
-      const keys = createRemoteJWKSet(new URL(jwksUrl), { timeoutDuration: 2000, cooldownDuration: 30_000 });
-      this.#verify = (token) => jwtVerify(token, keys, options);
+      const { find } = new KeySet(jwksUrl);
+      this.#verify = (token) => jwtVerify(token, find, options);
     } else throw new FatalError('no key verifies tokens');
   }
 
@@ -62,10 +66,8 @@ export class TokenVerifier {
     try {
       payload = (await this.#verify(token)).payload;
     } catch (error) {
+      if (error instanceof RelayError) throw error;
       if (error instanceof errors.JWTExpired) throw new RelayError('token_expired', undefined, { cause: error });
-      const isOutage =
-        error instanceof errors.JWKSTimeout || !(error instanceof errors.JOSEError || error instanceof TypeError);
-      if (isOutage) throw new RelayError('unavailable', "the issuer's keys cannot be fetched", { cause: error });
       throw new RelayError('unauthorized', undefined, { cause: error });
     }
     if (hasDuplicateClaims(token)) throw new RelayError('unauthorized');
@@ -85,8 +87,11 @@ function identityOf(payload: JWTPayload): Identity {
   const { sub: user, exp, iat, tenant = 'default', device, caps } = payload;
   const areNames = isName(user) && isName(tenant) && (device === undefined || isName(device));
   if (!areNames || typeof exp !== 'number') throw new RelayError('unauthorized');
+  const now = Date.now();
+  const end = exp * 1000;
+  if (end + EXPIRY_GRACE_MS <= now) throw new RelayError('token_expired');
   // jose looks at `iat` only under a maximum age; a token from the future is nobody's
-  if (iat !== undefined && !(typeof iat === 'number' && iat <= Date.now() / 1000 + CLOCK_TOLERANCE_S))
+  if (iat !== undefined && !(typeof iat === 'number' && iat <= now / 1000 + CLOCK_TOLERANCE_S))
     throw new RelayError('unauthorized');
   const rooms = [`user:${escapePart(user)}`, `tenant:${escapePart(tenant)}`];
   if (device !== undefined) rooms.push(`device:${escapePart(user)}/${escapePart(device as string)}`);
@@ -97,7 +102,7 @@ function identityOf(payload: JWTPayload): Identity {
     tenant,
     user,
     device: device as string | undefined,
-    expiresAt: exp * 1000,
+    expiresAt: end > now ? end : end + EXPIRY_GRACE_MS,
     permissions,
     rooms,
   };
