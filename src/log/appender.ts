@@ -18,6 +18,10 @@ const RETURN_MS = 300;
 const MAX_BATCH_ITEMS = 500;
 const MAX_BATCH_BYTES = 1_000_000;
 const MAX_WAITING_BYTES = 64 * 1024 * 1024;
+/** What an append takes while it waits, beside its bytes. */
+const ITEM_BYTES = 500;
+/** Of one entry: Lua can't pass on more than some thousand values at once, and would notice in the middle of a batch. */
+const MAX_ATTACHMENTS = 1000;
 const MAX_IDS_PER_BUCKET = 200_000;
 
 export interface AppendRequest {
@@ -73,6 +77,8 @@ export interface AppenderOptions {
 const REFUSED = new Set(['OOM', 'MISCONF', 'NOREPLICAS']);
 /** An operator's error: loud, and not tried again. */
 const MISCONFIGURED = new Set(['NOPERM', 'NOAUTH', 'WRONGPASS', 'WRONGTYPE']);
+/** Redis can't now, and wrote nothing. */
+const NOT_NOW = new Set(['READONLY', 'LOADING', 'MASTERDOWN', 'BUSY', 'CLUSTERDOWN', 'TRYAGAIN', 'MOVED', 'ASK']);
 
 /**
  * Appends to one partition. All calls of one tick travel together, one batch is in flight, and what arrives meanwhile is the
@@ -99,10 +105,13 @@ export class Appender {
    *
    * @throws {RelayError} `unavailable` within 2 s when Redis can't answer; `mayHaveHappened` says that it may be in the log,
    *   and a retry with the same id lands once. `overloaded` when 64 MB wait, or too many ids are remembered.
+   *   `payload_too_large` for more than 1,000 attachments.
    */
   append(request: AppendRequest): Promise<AppendResult> {
-    const bytes = (request.attachments ?? []).reduce((sum, part) => sum + part.length, Buffer.byteLength(request.body));
+    const { body, attachments = [] } = request;
+    const bytes = attachments.reduce((sum, part) => sum + part.length, Buffer.byteLength(body) + ITEM_BYTES);
     if (this.#isClosed) return Promise.reject(new RelayError('shutting_down'));
+    if (attachments.length > MAX_ATTACHMENTS) return Promise.reject(new RelayError('payload_too_large'));
     if (this.#waitingBytes + bytes > MAX_WAITING_BYTES) return Promise.reject(new RelayError('overloaded'));
     return new Promise((resolve, reject) => {
       const end = performance.now() + BUDGET_MS;
@@ -134,7 +143,7 @@ export class Appender {
     this.#isClosed = true;
     clearTimeout(this.#timer);
     this.options.connection.off('ready', this.#onReady);
-    for (const item of this.#waiting.splice(0)) this.#fail(item, 'shutting down', false);
+    for (const item of this.#takeWaiting(this.#waiting.length)) this.#fail(item, 'shutting down', false);
     const batch = this.#inFlight;
     if (!batch) return;
     batch.isAbandoned = true;
@@ -173,15 +182,16 @@ export class Appender {
   }
 
   #refuseWaiting(until: number): void {
-    while (this.#waiting[0] && this.#waiting[0].end <= until) {
-      this.#fail(this.#takeWaiting(), this.options.connection.isUp ? 'no answer in time' : 'no connection', false);
-    }
+    const index = this.#waiting.findIndex((item) => item.end > until);
+    const why = this.options.connection.isUp ? 'no answer in time' : 'no connection';
+    for (const item of this.#takeWaiting(index < 0 ? this.#waiting.length : index)) this.#fail(item, why, false);
   }
 
-  #takeWaiting(): Item {
-    const item = this.#waiting.shift() as Item;
-    this.#waitingBytes -= item.bytes;
-    return item;
+  /** In one piece: a long queue that loses its first item again and again is copied each time. */
+  #takeWaiting(count: number): Item[] {
+    const items = this.#waiting.splice(0, count);
+    for (const { bytes } of items) this.#waitingBytes -= bytes;
+    return items;
   }
 
   #fail(item: Item, why: string, mayHaveHappened: boolean): void {
@@ -197,15 +207,12 @@ export class Appender {
     if (this.#inFlight || this.#isClosed || !this.options.connection.isUp || !this.options.mayAppend()) return;
     // what couldn't be answered in time is not sent at all
     this.#refuseWaiting(performance.now() + RETURN_MS + 50);
-    const items: Item[] = [];
-    let bytes = 0;
-    while (this.#waiting[0] && items.length < MAX_BATCH_ITEMS) {
-      if (items.length > 0 && bytes + this.#waiting[0].bytes > MAX_BATCH_BYTES) break;
-      const item = this.#takeWaiting();
-      bytes += item.bytes;
-      items.push(item);
+    let count = 0;
+    for (let bytes = 0; count < Math.min(this.#waiting.length, MAX_BATCH_ITEMS); count++) {
+      bytes += (this.#waiting[count] as Item).bytes;
+      if (count > 0 && bytes > MAX_BATCH_BYTES) break;
     }
-    if (items.length > 0) this.#send(items);
+    if (count > 0) this.#send(this.#takeWaiting(count));
   }
 
   #send(items: Item[]): void {
@@ -265,7 +272,9 @@ export class Appender {
           await sleep(5);
           continue;
         }
-        if (!wasSent) batch.isSent = false;
+        // another error may have come in the middle of a batch
+        const isCertain = REFUSED.has(code) || MISCONFIGURED.has(code) || NOT_NOW.has(code);
+        if (!wasSent && isCertain) batch.isSent = false;
         if (MISCONFIGURED.has(code)) {
           for (const item of batch.items)
             if (!item.isDone) this.#reject(item, new RelayError('internal', undefined, { cause: error }));

@@ -2,9 +2,10 @@ import { FatalError } from '../core/errors.js';
 import type { Logger, Meter } from '../core/ports.js';
 import { Service } from '../core/service.js';
 import { sleep, within } from '../core/sleep.js';
-import { Connection } from '../redis/connect.js';
+import { Connection, replyCode } from '../redis/connect.js';
 import type { Keys } from '../redis/keys.js';
 import { loadScript } from '../redis/script.js';
+import { REFUSES_FOR_NOW } from '../redis/serving.js';
 import type { Position } from '../wire/position.js';
 import { Appender, type AppendRequest, type AppendResult } from './appender.js';
 import type { Entry } from './entry.js';
@@ -48,9 +49,13 @@ export type Resolution =
   | { readonly kind: 'epoch'; readonly ms: number; readonly offset: number }
   | { readonly kind: 'invalid' };
 
+/** Refusals that pass, so that a start waits for their end. */
+const PASSES = new Set([...REFUSES_FOR_NOW, 'MOVED', 'ASK']);
+
 interface Partition {
   readonly appender: Appender;
   readonly reader: Reader;
+  readonly reads: Connection;
 }
 
 /**
@@ -70,8 +75,10 @@ export class EventLog extends Service {
     super();
     const { url, meter, pod } = options;
     this.#metrics = logMetrics(meter);
-    this.#commands = new Connection({ url, name: `holdfast:${pod}:append`, silenceMs: SILENCE_MS });
-    this.#pages = new Connection({ url, name: `holdfast:${pod}:pages`, silenceMs: SILENCE_MS });
+    const shared = { url, silenceMs: SILENCE_MS, opensLater: true };
+    this.#commands = new Connection({ ...shared, name: `holdfast:${pod}:append` });
+    this.#pages = new Connection({ ...shared, name: `holdfast:${pod}:pages` });
+    this.#commands.on('down', () => this.clock.doubt());
     this.#gauges(meter);
   }
 
@@ -91,11 +98,41 @@ export class EventLog extends Service {
 
   /** @throws {FatalError} when the topic has another number of partitions */
   protected async onStart(): Promise<void> {
-    await this.#untilUp(this.#commands);
-    await this.#untilUp(this.#pages);
-    const count = await this.#agreeOnPartitions(this.options.partitions);
-    this.#partitions = Array.from({ length: count }, (_, index) => this.#makePartition(index));
-    await Promise.all(this.#partitions.map(({ reader }) => reader.start()));
+    try {
+      await this.#connect();
+      const count = await this.#untilAnswered(() => this.#agreeOnPartitions(this.options.partitions));
+      this.#partitions = Array.from({ length: count }, (_, index) => this.#makePartition(index));
+      await Promise.all(this.#partitions.map(({ reader }) => this.#untilAnswered(() => reader.start())));
+    } catch (error) {
+      if (!this.#stopping.signal.aborted) await this.#end();
+      this.#partitions = [];
+      throw error;
+    }
+  }
+
+  async #connect(): Promise<void> {
+    for (const connection of [this.#commands, this.#pages]) connection.open();
+    for (const connection of [this.#commands, this.#pages]) {
+      while (!(await connection.whenUp(500))) this.#throwIfStopping();
+    }
+  }
+
+  /** A Redis that refuses or goes away while this starts is no reason to end: it is waited for. */
+  async #untilAnswered<T>(ask: () => Promise<T>): Promise<T> {
+    for (;;) {
+      this.#throwIfStopping();
+      try {
+        return await ask();
+      } catch (error) {
+        const code = replyCode(error);
+        if (error instanceof FatalError || !(code === '' || PASSES.has(code))) throw error;
+        await sleep(100, this.#stopping.signal);
+      }
+    }
+  }
+
+  #throwIfStopping(): void {
+    if (this.#stopping.signal.aborted) throw new Error('stopped while starting');
   }
 
   /** Entries come from now on. Between `start` and this, positions are known and nothing moves. */
@@ -106,9 +143,17 @@ export class EventLog extends Service {
 
   protected async onStop(): Promise<void> {
     this.#stopping.abort();
-    await Promise.all(this.#partitions.map(({ appender }) => appender.settle(1000)));
-    await Promise.all(this.#partitions.map(({ reader }) => reader.stop()));
-    for (const { appender } of this.#partitions) appender.close();
+    await this.#end();
+  }
+
+  async #end(): Promise<void> {
+    const partitions = this.#partitions;
+    await Promise.all(partitions.map(({ appender }) => appender.settle(1000)));
+    await Promise.all(partitions.map(({ reader }) => reader.stop()));
+    for (const { appender, reads } of partitions) {
+      appender.close();
+      reads.close();
+    }
     await within(500, this.#trimming);
     this.#commands.close();
     this.#pages.close();
@@ -221,11 +266,7 @@ export class EventLog extends Service {
       },
       onVerified: () => appender.resume(),
     });
-    return { appender, reader };
-  }
-
-  async #untilUp(connection: Connection): Promise<void> {
-    while (!(await connection.whenUp(500))) if (connection.isClosed) throw new Error('stopped while connecting');
+    return { appender, reader, reads };
   }
 
   async #agreeOnPartitions(wanted: number | undefined): Promise<number> {

@@ -1,4 +1,5 @@
 import { randomBytes } from 'node:crypto';
+import { FatalError } from '../core/errors.js';
 import type { Logger } from '../core/ports.js';
 import { Service } from '../core/service.js';
 import { sleep, within } from '../core/sleep.js';
@@ -124,6 +125,7 @@ export class Reader extends Service {
   #saidUnknownFormat = false;
   #meanBytes = 500;
   #dispatchedAt = 0;
+  readonly #onCommandsReady = (): void => void this.#check();
 
   constructor(private readonly options: ReaderOptions) {
     super();
@@ -185,7 +187,7 @@ export class Reader extends Service {
     const reply = await this.#sync({ claim: true });
     this.#verified = { commands: generation, reads: -1 };
     const saved = /^(\d+-\d+) (\d+) (\S+)$/.exec(reply[7]);
-    if (!saved) throw new Error(`saved position of pod ${this.options.pod} is malformed`);
+    if (!saved) throw new FatalError(`saved position of pod ${this.options.pod} is malformed`);
     this.#last = parseId(saved[1] as string);
     this.#ms = this.#last.ms;
     this.#offset = Number(saved[2]);
@@ -196,18 +198,20 @@ export class Reader extends Service {
 
   /** Entries come from now on; until then this only knows where it stands. */
   beginReading(): void {
-    const recheck = (): void => void this.#check();
-    this.options.reads.on('ready', recheck).on('ready', () => {
+    this.options.reads.on('ready', () => {
       // the old connection may still block inside Redis, and take the group's next entry
       this.#groupFrom = Math.max(this.#groupFrom, performance.now() + BLOCK_MS);
+      void this.#check();
     });
-    this.options.commands.on('ready', recheck);
+    this.options.commands.on('ready', this.#onCommandsReady);
+    this.#readAt = performance.now();
     this.#running = Promise.all([this.#readForever(), this.#beatForever()]);
   }
 
   protected async onStop(): Promise<void> {
     this.#isClosed = true;
     this.#stopping.abort();
+    this.options.commands.off('ready', this.#onCommandsReady);
     this.options.reads.close();
     await within(1000, this.#running);
     if (!this.#isFenced)

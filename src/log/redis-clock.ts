@@ -2,14 +2,22 @@
 export class RedisClock {
   /** Redis ms minus this process's monotonic ms. */
   #offset: number | undefined;
+  #isKnown = false;
 
+  /** False until Redis has answered over the present connection: behind a new one may stand another Redis, with its own clock. */
   get isKnown(): boolean {
-    return this.#offset !== undefined;
+    return this.#isKnown;
   }
 
   /** `redisMs` came in an answer just now; its way here makes the estimate late, not early. */
   learn(redisMs: number): void {
     this.#offset = redisMs - performance.now();
+    this.#isKnown = true;
+  }
+
+  /** The connection is gone. */
+  doubt(): void {
+    this.#isKnown = false;
   }
 
   /** Redis time at the monotonic time `at` (performance.now()); this machine's own clock until Redis has answered once. */

@@ -1,4 +1,4 @@
-import { EventEmitter, once } from 'node:events';
+import { EventEmitter } from 'node:events';
 import type { Socket } from 'node:net';
 import { Redis, type RedisOptions } from 'ioredis';
 import { fullJitter } from '../core/backoff.js';
@@ -21,11 +21,14 @@ export interface ConnectionOptions {
    * A blocking read must stay below it: it is the only option of ioredis that wakes a silent one.
    */
   readonly silenceMs?: number;
+  /** It connects at `open()`, not when it is made: so what never starts has nothing to close. */
+  readonly opensLater?: boolean;
 }
 
 interface ConnectionEvents {
   ready: [];
   down: [];
+  closed: [];
 }
 
 const CONNECT_MS = 1000;
@@ -39,7 +42,6 @@ export class Connection extends EventEmitter<ConnectionEvents> {
   generation = 0;
   lastError = '';
   #redis: Redis;
-  #handshake: NodeJS.Timeout | undefined;
   #isUp = false;
   #isClosed = false;
 
@@ -47,6 +49,7 @@ export class Connection extends EventEmitter<ConnectionEvents> {
     super();
     this.setMaxListeners(0);
     this.#redis = this.#make();
+    if (!options.opensLater) this.open();
   }
 
   get isUp(): boolean {
@@ -68,10 +71,26 @@ export class Connection extends EventEmitter<ConnectionEvents> {
   }
 
   /** Resolves when the connection is up, or after `ms`, or when it is closed. */
-  async whenUp(ms: number): Promise<boolean> {
-    if (this.#isUp || this.#isClosed) return this.#isUp;
-    await once(this, 'ready', { signal: AbortSignal.timeout(ms) }).catch(() => {});
-    return this.#isUp;
+  whenUp(ms: number): Promise<boolean> {
+    return new Promise((resolve) => {
+      const done = (): void => {
+        clearTimeout(timer);
+        this.off('ready', done).off('closed', done);
+        resolve(this.#isUp);
+      };
+      const timer = setTimeout(done, ms);
+      if (this.#isUp || this.#isClosed) done();
+      else this.on('ready', done).on('closed', done);
+    });
+  }
+
+  /** Connects one that opens later, or that was closed. */
+  open(): void {
+    if (this.#redis.status !== 'wait' && !this.#isClosed) return;
+    if (this.#isClosed) this.#redis = this.#make();
+    this.#isClosed = false;
+    // failures come as events
+    this.#redis.connect().catch(() => {});
   }
 
   async run(script: Script, keys: readonly string[], args: readonly Argument[]): Promise<unknown> {
@@ -85,6 +104,8 @@ export class Connection extends EventEmitter<ConnectionEvents> {
 
   /** Tears the socket down without flushing: what it still holds must not reach Redis. The client then reconnects. */
   reset(): void {
+    // at once: until the socket's end is noticed, commands would go into it
+    this.#down();
     const stream = this.#redis.stream as Partial<Socket> | undefined;
     // a TLS socket has no reset of its own
     if (stream?.resetAndDestroy) stream.resetAndDestroy();
@@ -97,6 +118,7 @@ export class Connection extends EventEmitter<ConnectionEvents> {
     const old = this.#redis;
     this.#down();
     this.#redis = this.#make();
+    this.#redis.connect().catch(() => {});
     old.stream?.destroy();
     old.disconnect();
   }
@@ -104,9 +126,9 @@ export class Connection extends EventEmitter<ConnectionEvents> {
   close(): void {
     if (this.#isClosed) return;
     this.#isClosed = true;
-    clearTimeout(this.#handshake);
     this.#down();
     this.#redis.disconnect();
+    this.emit('closed');
   }
 
   #down(): void {
@@ -120,22 +142,23 @@ export class Connection extends EventEmitter<ConnectionEvents> {
     redis.on('error', (error: Error) => {
       this.lastError = error.message;
     });
+    let handshake: NodeJS.Timeout | undefined;
     redis.on('connect', () => {
       // ioredis waits without limit for the answers of its own handshake
-      clearTimeout(this.#handshake);
-      this.#handshake = setTimeout(() => {
+      clearTimeout(handshake);
+      handshake = setTimeout(() => {
         if (this.#redis === redis && redis.status !== 'ready') this.reset();
       }, CONNECT_MS);
     });
     redis.on('ready', () => {
-      clearTimeout(this.#handshake);
+      clearTimeout(handshake);
       if (this.#redis !== redis || this.#isClosed) return;
       this.generation++;
       this.#isUp = true;
       this.emit('ready');
     });
     redis.on('close', () => {
-      clearTimeout(this.#handshake);
+      clearTimeout(handshake);
       if (this.#redis === redis) this.#down();
     });
     return redis;
@@ -144,6 +167,7 @@ export class Connection extends EventEmitter<ConnectionEvents> {
 
 function redisOptions({ name, silenceMs }: ConnectionOptions): RedisOptions {
   return {
+    lazyConnect: true,
     // CLIENT SETNAME takes printable ASCII only
     connectionName: encodeURIComponent(name),
     // the plain replies that scripts and raw commands are read as

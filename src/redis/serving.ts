@@ -4,7 +4,7 @@ import { sleep } from '../core/sleep.js';
 import { replyCode } from './connect.js';
 
 /** Redis answers and will serve in a while: worth waiting for, however long it takes. */
-const REFUSES_FOR_NOW = new Set([
+export const REFUSES_FOR_NOW: ReadonlySet<string> = new Set([
   'LOADING',
   'OOM',
   'READONLY',

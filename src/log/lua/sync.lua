@@ -17,6 +17,7 @@ local first, history = tonumber(m[4] or 1), m[5] or ''
 local record = call('HGET', offsets, pod)
 local saved, holder = '', nil
 if record then saved, holder = string.match(record, '^(%S+ %d+ %S+) (%S+) %d+$') end
+saved = saved or ''
 -- '-': a trim wrote the record for a group that had not committed yet
 if holder and holder ~= '-' and holder ~= process and ARGV[3] ~= 'claim' then
   return {'fenced', epoch or '', wall, last, offset, first, history, saved, tonumber(m[6] or 0)}

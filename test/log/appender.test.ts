@@ -1,0 +1,310 @@
+import { setTimeout as pass } from 'node:timers/promises';
+import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
+import { RelayError } from '../../src/core/errors.js';
+import { eventually } from '../harness/poll.js';
+import { type RedisProcess, startRedis } from '../harness/redis.js';
+import { startTcpProxy } from '../harness/tcp-proxy.js';
+import { adminOf, bodyOf, idsInLog, KEYS, startPod } from './rig.js';
+
+/** What publishers are promised, and some room for a busy machine. */
+const TOLD_WITHIN_MS = 2400;
+
+let redis: RedisProcess;
+let admin: ReturnType<typeof adminOf>;
+beforeAll(async () => {
+  redis = await startRedis();
+  admin = adminOf(redis.url);
+});
+afterAll(async () => {
+  admin.disconnect();
+  await redis.stop();
+});
+beforeEach(() => admin.flushall());
+
+async function outcomeOf(append: Promise<unknown>): Promise<{ code: string; mayHaveHappened: boolean; ms: number }> {
+  const startedAt = performance.now();
+  const error = await append.then(
+    () => undefined,
+    (thrown: unknown) => thrown,
+  );
+  const ms = performance.now() - startedAt;
+  if (error === undefined) return { code: 'ok', mayHaveHappened: false, ms };
+  if (!(error instanceof RelayError)) throw error;
+  return { code: error.code, mayHaveHappened: error.mayHaveHappened, ms };
+}
+
+describe('batches', () => {
+  it('offsets are dense, one at a time and all at once', async () => {
+    await using pod = await startPod('a', { url: redis.url });
+    for (let n = 1; n <= 3; n++) expect((await pod.append(`one-${n}`)).position.offset).toBe(n);
+    const results = await Promise.all(Array.from({ length: 2000 }, (_, n) => pod.append(`many-${n}`)));
+    expect(results.map(({ position }) => position.offset)).toEqual(Array.from({ length: 2000 }, (_, n) => n + 4));
+    await eventually(() => expect(pod.handled.length).toBe(2003));
+    expect(pod.handled.map(({ offset }) => offset)).toEqual(Array.from({ length: 2003 }, (_, n) => n + 1));
+  });
+
+  it('large entries travel too, each in a batch of its own', async () => {
+    await using pod = await startPod('a', { url: redis.url });
+    const payload = JSON.stringify(['e', 'x'.repeat(900_000)]);
+    await Promise.all(['1', '2', '3'].map((id) => pod.append(id, payload)));
+    await eventually(() => expect(pod.ids).toEqual(['1', '2', '3']));
+  });
+
+  it('attachments come back as they were; too many are refused before anything is written', async () => {
+    await using pod = await startPod('a', { url: redis.url });
+    const parts = [Buffer.from([0, 255, 10]), Buffer.alloc(0), Buffer.from('text')];
+    let seen: readonly Buffer[] = [];
+    pod.onEntry = ({ attachments }) => {
+      seen = attachments;
+    };
+    const together = [
+      pod.log.append(0, { body: bodyOf('with'), attachments: parts }),
+      outcomeOf(pod.log.append(0, { body: bodyOf('too-many'), attachments: Array(5000).fill(Buffer.alloc(1)) })),
+      pod.append('after'),
+    ];
+    expect(await together[1]).toMatchObject({ code: 'payload_too_large' });
+    await Promise.all(together);
+    await eventually(() => expect(pod.ids).toEqual(['with', 'after']));
+    pod.onEntry = () => {};
+    const page = await pod.log.page(0, { ms: 0, offset: 0 }, { entries: 10, bytes: 1e6 });
+    expect(page.entries[0]?.attachments).toEqual(parts);
+    expect(seen).toEqual([]); // of 'after', which has none
+  });
+});
+
+describe('idempotency', () => {
+  it('the same id lands once: in one batch, in the next, from another pod, over a reconnect', async () => {
+    await using proxy = await startTcpProxy(redis.port);
+    await using a = await startPod('a', { url: `redis://127.0.0.1:${proxy.port}` });
+    await using b = await startPod('b', { url: redis.url });
+    const [first, second] = await Promise.all([a.append('x', undefined, 'x'), a.append('x', undefined, 'x')]);
+    expect([first?.isDuplicate, second?.isDuplicate]).toEqual([false, true]);
+    for (const pod of [a, b]) {
+      const again = await pod.append('x', undefined, 'x');
+      expect(again).toEqual({ position: first?.position, isDuplicate: true });
+    }
+    proxy.rst();
+    expect((await a.append('x', undefined, 'x')).isDuplicate).toBe(true);
+    expect((await a.append('y')).position.offset).toBe(2);
+    await eventually(() => expect(b.ids).toEqual(['x', 'y']));
+  });
+
+  it('ids are scoped: another publisher’s same id is another event', async () => {
+    await using pod = await startPod('a', { url: redis.url });
+    const append = (scope: string) => pod.log.append(0, { body: bodyOf(scope), idempotency: { scope, id: '1' } });
+    expect((await append('tenant/user:u')).isDuplicate).toBe(false);
+    expect((await append('tenant/user:v')).isDuplicate).toBe(false);
+    expect((await append('other/user:u')).isDuplicate).toBe(false);
+    expect((await append('tenant/user:u')).isDuplicate).toBe(true);
+  });
+
+  it('an id is known in the bucket after its own, and no bucket outlives its window under steady traffic', async () => {
+    const idWindowMs = 1000;
+    await using pod = await startPod('a', { url: redis.url, idWindowMs });
+    const slot = async (): Promise<number> => Math.floor((Number((await admin.time())[0]) * 1000) / idWindowMs);
+    await pod.append('x', undefined, 'x');
+    const began = await slot();
+    await eventually(async () => (await slot()) > began, { what: 'the next bucket' });
+    expect((await pod.append('x', undefined, 'x')).isDuplicate).toBe(true);
+    let n = 0;
+    const isForgotten = async (): Promise<boolean> => {
+      await pod.append(`busy-${++n}`, undefined, `busy-${n}`);
+      return (await slot()) > began + 3;
+    };
+    await eventually(isForgotten, { withinMs: 10_000 });
+    for (const key of KEYS.ids) expect(await admin.pttl(key)).toBeLessThanOrEqual(2 * idWindowMs);
+    expect((await pod.append('x', undefined, 'x')).isDuplicate).toBe(false);
+  });
+
+  it('FLUSHALL and DEL of the stream forget the ids with the entries; DEL of the meta forgets neither', async () => {
+    await using pod = await startPod('a', { url: redis.url });
+    for (const wipe of [() => admin.flushall(), () => admin.del(KEYS.stream)]) {
+      await pod.append('x', undefined, 'x');
+      await wipe();
+      expect((await pod.append('x', undefined, 'x')).isDuplicate).toBe(false);
+    }
+    const { position } = await pod.append('x', undefined, 'x');
+    await admin.del(KEYS.meta);
+    const again = await pod.append('x', undefined, 'x');
+    expect(again).toMatchObject({ isDuplicate: true, position: { offset: position.offset } });
+    expect((await pod.append('y')).position.offset).toBe(position.offset + 1);
+  });
+
+  it('a bucket that is full refuses ids as overloaded, and takes what has none', async () => {
+    await using pod = await startPod('a', { url: redis.url });
+    const [seconds] = await admin.time();
+    const bucket = KEYS.ids[Math.floor((Number(seconds) * 1000) / 120_000) % 3] as string;
+    for (let at = 0; at < 200_000; at += 10_000)
+      await admin.hset(
+        bucket,
+        Object.fromEntries(Array.from({ length: 10_000 }, (_, n) => [`filler-${at + n}`, '1-1'])),
+      );
+    const [withId, without] = await Promise.all([
+      outcomeOf(pod.append('x', undefined, 'x')),
+      outcomeOf(pod.append('y')),
+    ]);
+    expect([withId.code, without.code]).toEqual(['overloaded', 'ok']);
+  });
+});
+
+describe('when Redis cannot', () => {
+  it('refused connections: unavailable in time and certain, and nothing of the outage appears later', async () => {
+    await using proxy = await startTcpProxy(redis.port);
+    await using pod = await startPod('a', { url: `redis://127.0.0.1:${proxy.port}` });
+    await pod.append('before');
+    await proxy.refuse(true);
+    proxy.rst();
+    // a round trip later the pod's own sockets have heard of it
+    await admin.ping();
+    await admin.ping();
+    const outcomes = await Promise.all(Array.from({ length: 50 }, (_, n) => outcomeOf(pod.append(`outage-${n}`))));
+    for (const outcome of outcomes) {
+      expect(outcome).toMatchObject({ code: 'unavailable', mayHaveHappened: false });
+      expect(outcome.ms).toBeLessThan(TOLD_WITHIN_MS);
+    }
+    await proxy.refuse(false);
+    await eventually(async () => void (await pod.append('after')), { withinMs: 10_000 });
+    await eventually(() => pod.ids.includes('after'));
+    expect(await idsInLog(admin)).toEqual(new Set(['before', 'after']));
+  });
+
+  it('a Redis that is killed and comes back: the same', async () => {
+    await using own = await startRedis({ aof: 'always' });
+    await using ownAdmin = adminOf(own.url);
+    await using pod = await startPod('a', { url: own.url });
+    await pod.append('before');
+    await own.kill();
+    const outcome = await outcomeOf(pod.append('outage'));
+    expect(outcome).toMatchObject({ code: 'unavailable', mayHaveHappened: false });
+    expect(outcome.ms).toBeLessThan(TOLD_WITHIN_MS);
+    await own.start();
+    await eventually(async () => void (await pod.append('after')), { withinMs: 10_000 });
+    await eventually(() => expect(pod.ids).toEqual(['before', 'after']));
+    expect(await idsInLog(ownAdmin)).toEqual(new Set(['before', 'after']));
+  });
+
+  it('a paused Redis: told that it may have happened, nothing is written after that, and a retry lands once', async () => {
+    await using pod = await startPod('a', { url: redis.url });
+    await pod.append('before');
+    redis.pause();
+    const outcome = await outcomeOf(pod.append('x', undefined, 'x'));
+    expect(outcome).toMatchObject({ code: 'unavailable', mayHaveHappened: true });
+    expect(outcome.ms).toBeLessThan(TOLD_WITHIN_MS);
+    redis.resume();
+    // Redis now executes what stood in its socket: with a deadline in its own time that writes nothing
+    await eventually(async () => void (await pod.append('after')), { withinMs: 10_000 });
+    expect(await idsInLog(admin)).toEqual(new Set(['before', 'after']));
+    expect((await pod.append('x', undefined, 'x')).isDuplicate).toBe(false);
+    expect((await pod.append('x', undefined, 'x')).isDuplicate).toBe(true);
+    await eventually(() => expect(pod.ids).toEqual(['before', 'after', 'x']));
+  });
+
+  it('control: a plain XADD behind the same pause is executed later', async () => {
+    await using stranger = adminOf(redis.url);
+    await stranger.ping();
+    redis.pause();
+    const added = stranger.xadd('control', '*', 'a', '1').catch(() => {});
+    await pass(50);
+    stranger.disconnect();
+    await added;
+    redis.resume();
+    await eventually(async () => (await admin.xlen('control')) === 1);
+  });
+
+  it('only the replies are lost: the resend lands once', async () => {
+    await using proxy = await startTcpProxy(redis.port);
+    await using pod = await startPod('a', { url: `redis://127.0.0.1:${proxy.port}` });
+    await pod.append('before');
+    proxy.dropReplies(true);
+    const outcome = outcomeOf(pod.append('x'));
+    await eventually(async () => (await admin.xlen(KEYS.stream)) === 2, { what: 'the first copy to be written' });
+    proxy.dropReplies(false);
+    proxy.rst();
+    expect(await outcome).toMatchObject({ code: 'ok' });
+    await pod.append('after');
+    await eventually(() => expect(pod.ids).toEqual(['before', 'x', 'after']));
+  });
+
+  it('requests that are held up and then let go: none is executed after its caller was told', async () => {
+    await using proxy = await startTcpProxy(redis.port);
+    await using pod = await startPod('a', { url: `redis://127.0.0.1:${proxy.port}` });
+    await pod.append('before');
+    proxy.holdRequests(true);
+    const outcomes = await Promise.all(Array.from({ length: 5 }, (_, n) => outcomeOf(pod.append(`held-${n}`))));
+    for (const { code, ms } of outcomes) {
+      expect(code).toBe('unavailable');
+      expect(ms).toBeLessThan(TOLD_WITHIN_MS);
+    }
+    proxy.holdRequests(false);
+    await eventually(async () => void (await pod.append('after')), { withinMs: 10_000 });
+    expect(await idsInLog(admin)).toEqual(new Set(['before', 'after']));
+  });
+
+  it('out of memory: unavailable at once and certain; Redis with room again takes appends', async () => {
+    await using pod = await startPod('a', { url: redis.url });
+    await pod.append('before');
+    await admin.config('SET', 'maxmemory', '1');
+    const error = (await admin
+      .call('EVAL', "local r = redis.pcall('XADD', KEYS[1], '*', 'a', '1') error(r)", 1, 'x')
+      .catch((thrown: Error) => thrown)) as Error;
+    const outcome = await outcomeOf(pod.append('x'));
+    await admin.config('SET', 'maxmemory', '0');
+    expect(error.message).toMatch(/^OOM /); // error(table) in a script keeps its code
+    expect(outcome).toMatchObject({ code: 'unavailable', mayHaveHappened: false });
+    expect(outcome.ms).toBeLessThan(1000);
+    await pod.append('after');
+    await eventually(() => expect(pod.ids).toEqual(['before', 'after']));
+  });
+
+  it('a read-only replica: unavailable in time, delivery goes on, and appends do when it is a master again', async () => {
+    await using replica = await startRedis({ aof: 'off' });
+    await using replicaAdmin = adminOf(replica.url);
+    await using pod = await startPod('a', { url: replica.url });
+    await pod.append('before');
+    await replicaAdmin.replicaof('127.0.0.1', '1'); // of nobody: its data stay
+    const outcome = await outcomeOf(pod.append('x'));
+    expect(outcome).toMatchObject({ code: 'unavailable', mayHaveHappened: false });
+    expect(outcome.ms).toBeLessThan(TOLD_WITHIN_MS);
+    await replicaAdmin.replicaof('NO', 'ONE');
+    await eventually(async () => void (await pod.append('after')), { withinMs: 10_000 });
+    await eventually(() => expect(pod.ids).toEqual(['before', 'after']));
+    expect(await idsInLog(replicaAdmin)).toEqual(new Set(['before', 'after']));
+  });
+
+  it('a wrong type under the log’s key is an operator’s error: told at once, not retried', async () => {
+    await using pod = await startPod('a', { url: redis.url });
+    await pod.append('before');
+    await admin.set(KEYS.producers, 'a string');
+    const outcome = await outcomeOf(pod.append('x'));
+    expect(outcome.code).toBe('internal');
+    expect(outcome.ms).toBeLessThan(1000);
+  });
+
+  it('64 MB wait and no more: the rest is overloaded at once', async () => {
+    await using proxy = await startTcpProxy(redis.port);
+    await using pod = await startPod('a', { url: `redis://127.0.0.1:${proxy.port}` });
+    proxy.blackhole(true);
+    const payload = JSON.stringify(['e', 'x'.repeat(1_000_000)]);
+    const outcomes = await Promise.all(
+      Array.from({ length: 80 }, (_, n) => outcomeOf(pod.append(`big-${n}`, payload))),
+    );
+    proxy.blackhole(false);
+    const overloaded = outcomes.filter(({ code }) => code === 'overloaded');
+    expect(overloaded.length).toBeGreaterThanOrEqual(80 - 68);
+    expect(overloaded.length).toBeLessThanOrEqual(80 - 60);
+    for (const { ms } of overloaded) expect(ms).toBeLessThan(1000);
+  });
+
+  it('a hundred thousand small ones that wait are all told in time', async () => {
+    await using proxy = await startTcpProxy(redis.port);
+    await using pod = await startPod('a', { url: `redis://127.0.0.1:${proxy.port}` });
+    await proxy.refuse(true);
+    proxy.rst();
+    const outcomes = await Promise.all(Array.from({ length: 200_000 }, () => outcomeOf(pod.append('s', '1'))));
+    expect(outcomes.filter(({ code }) => code === 'overloaded').length).toBeGreaterThan(50_000);
+    expect(Math.max(...outcomes.slice(0, 1000).map(({ ms }) => ms))).toBeLessThan(8000);
+    await proxy.refuse(false);
+    await eventually(async () => void (await pod.append('after')), { withinMs: 10_000 });
+    expect(await idsInLog(admin)).toEqual(new Set(['after']));
+  });
+});
