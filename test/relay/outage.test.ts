@@ -1,0 +1,73 @@
+import { expect, it } from 'vitest';
+import { sleep } from '../../src/core/sleep.js';
+import { connect } from '../harness/client.js';
+import { startPod } from '../harness/pod.js';
+import { eventually } from '../harness/poll.js';
+import { startRedis } from '../harness/redis.js';
+import { ALL_CAPS, token } from '../harness/token.js';
+
+const OUTAGE_MS = 4000;
+
+interface Status {
+  readonly connections: number;
+  readonly dependencies: { readonly redis: { readonly status: string } };
+}
+
+it('a Redis that hangs, and one that dies, turn no pod NotReady and end no socket; all heals by itself, one log line each', async () => {
+  await using redis = await startRedis();
+  await using pod = await startPod({ redisUrl: redis.url, name: 'pod-a' });
+  await using client = await connect(pod.url, { token: await token({ sub: 'ann', caps: ALL_CAPS }) });
+  await client.subscribe('news');
+
+  const probes: { status: number; tookMs: number }[] = [];
+  let isOver = false;
+  const probing = (async () => {
+    while (!isOver) {
+      const startedAt = performance.now();
+      const { status } = await fetch(`${pod.opsUrl}/_readiness`, { signal: AbortSignal.timeout(10_000) });
+      probes.push({ status, tookMs: performance.now() - startedAt });
+      await sleep(200);
+    }
+  })();
+  const status = async (): Promise<{ body: Status; tookMs: number }> => {
+    const startedAt = performance.now();
+    const body = (await (await fetch(`${pod.opsUrl}/_status`)).json()) as Status;
+    return { body, tookMs: performance.now() - startedAt };
+  };
+  const lines = (event: string): string[] => pod.logs.filter((line) => line.includes(`"event":"${event}"`));
+
+  const outages = [
+    { begin: async () => redis.pause(), end: async () => redis.resume() },
+    { begin: () => redis.kill(), end: () => redis.start() },
+  ];
+  for (const [index, { begin, end }] of outages.entries()) {
+    await eventually(async () => expect((await status()).body.dependencies.redis.status).toBe('up'), {
+      withinMs: 15_000,
+    });
+    await begin();
+    await sleep(1100); // an answer is good for a second
+    const { body, tookMs } = await status();
+    expect(body).toMatchObject({ connections: 1, dependencies: { redis: { status: 'down' } } });
+    expect(tookMs).toBeLessThan(3000);
+    const refused = await client.publish({ room: 'news', event: 'tick', data: 'lost' });
+    expect(refused).toMatchObject({ ok: false, code: 'unavailable', retryable: true });
+    await sleep(OUTAGE_MS);
+    await end();
+    await eventually(
+      async () =>
+        expect(await client.publish({ room: 'news', event: 'tick', data: index })).toMatchObject({ ok: true }),
+      {
+        withinMs: 20_000,
+      },
+    );
+    await eventually(() => client.received.some(({ data }) => data === index), { withinMs: 20_000 });
+    await eventually(() => lines('redis_up').length === index + 1, { withinMs: 20_000 });
+  }
+  isOver = true;
+  await probing;
+  expect(new Set(probes.map((probe) => probe.status))).toEqual(new Set([200]));
+  expect(Math.max(...probes.map(({ tookMs }) => tookMs))).toBeLessThan(3000);
+  expect(client.disconnects).toEqual([]);
+  expect(lines('redis_down')).toHaveLength(2);
+  expect(lines('redis_up')).toHaveLength(2);
+});
