@@ -1,0 +1,155 @@
+import { Redis } from 'ioredis';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { cleanEnv, run } from '../cli/run.js';
+import { connect } from '../harness/client.js';
+import { type Pod, startPod, TEST_API_KEY } from '../harness/pod.js';
+import { eventually } from '../harness/poll.js';
+import { type RedisProcess, startRedis } from '../harness/redis.js';
+import { ALL_CAPS, token } from '../harness/token.js';
+import { block, code, codes, type Row, read, table } from './markdown.js';
+
+/** More values than a table should hold, such as all error codes. */
+const MANY = 12;
+
+let redis: RedisProcess;
+let admin: Redis;
+let pod: Pod;
+let url: string;
+
+/** One pod, whose user may do what docs/operations.md says and nothing else. */
+beforeAll(async () => {
+  redis = await startRedis();
+  admin = new Redis(redis.url, { protocol: 2 });
+  const [command = '', ...rule] = block('docs/operations.md', '### Access control').split(/\s+/).filter(Boolean);
+  await admin.call(command, ...rule);
+  const password = rule.find((word) => word.startsWith('>'))?.slice(1);
+  url = redis.url.replace('//', `//holdfast:${password}@`);
+  pod = await startPod({ redisUrl: url, name: 'documented' });
+});
+afterAll(async () => {
+  admin?.disconnect();
+  await pod?.stop();
+  await redis?.stop();
+});
+
+interface Metric {
+  readonly type: string;
+  /** Label → its values. */
+  readonly labels: Map<string, Set<string>>;
+}
+
+async function exported(): Promise<Map<string, Metric>> {
+  const text = await (await fetch(`${pod.opsUrl}/metrics`)).text();
+  const metrics = new Map<string, Metric>();
+  for (const [, name, type] of text.matchAll(/^# TYPE (holdfast_\w+) (\w+)$/gm))
+    metrics.set(name as string, { type: type as string, labels: new Map() });
+  for (const [, series, labels] of text.matchAll(/^(holdfast_\w+)\{(.*)\} /gm)) {
+    const metric = metrics.get(series as string) ?? metrics.get((series as string).replace(/_(bucket|sum|count)$/, ''));
+    for (const [, label, value] of (labels as string).matchAll(/(\w+)="([^"]*)"/g)) {
+      if (label === 'le' || !metric) continue;
+      const values = metric.labels.get(label as string) ?? new Set();
+      metric.labels.set(label as string, values.add(value as string));
+    }
+  }
+  return metrics;
+}
+
+/** `` `path`: live, ring; `kind`: … `` */
+function labelsIn(row: Row): Map<string, string[]> {
+  const parts = (row.labels ?? '').split(';').filter((part) => part.trim() !== '');
+  return new Map(
+    parts.map((part) => {
+      const [label = '', values = ''] = part.split(/:(.*)/s);
+      return [code(label), values.split(',').map((value) => value.trim())];
+    }),
+  );
+}
+
+test('docs/operations.md lists every metric of a pod, with type and labels', async () => {
+  const rows = table('docs/operations.md', ['metric', 'type', 'labels', 'meaning']);
+  const documented = rows.map((row) => [code(row.metric), row.type, [...labelsIn(row).keys()].sort()]);
+  const real = [...(await exported())].map(([name, { type, labels }]) => [name, type, [...labels.keys()].sort()]);
+  expect(documented.sort()).toEqual(real.sort());
+});
+
+test('docs/operations.md lists the values of every label that has few', async () => {
+  const metrics = await exported();
+  const wrong = table('docs/operations.md', ['metric', 'type', 'labels', 'meaning']).flatMap((row) =>
+    [...labelsIn(row)].flatMap(([label, documented]) => {
+      const real = [...(metrics.get(code(row.metric))?.labels.get(label) ?? [])];
+      if (label === 'version' || real.length > MANY) return [];
+      return documented.sort().join() === real.sort().join() ? [] : [`${row.metric} ${label}: ${real.join(', ')}`];
+    }),
+  );
+  expect(wrong).toEqual([]);
+});
+
+test('every metric in an alert of docs/operations.md exists', async () => {
+  const metrics = await exported();
+  const alerts = table('docs/operations.md', ['when', 'because']).flatMap((row) => [
+    ...(row.when ?? '').matchAll(/holdfast_\w+/g),
+  ]);
+  expect(alerts.map(([name]) => name).filter((name) => !metrics.has(name))).toEqual([]);
+});
+
+test('docs/operations.md lists the paths of the private listener', async () => {
+  const rows = table('docs/operations.md', ['path (either name)', 'answers', 'asks']);
+  const paths = rows.flatMap((row) => codes(row['path (either name)'] ?? ''));
+  const real = [...read('src/ops/listener.ts').matchAll(/\['(\/\w+)',/g)].map((match) => match[1]);
+  expect(paths.sort()).toEqual(real.sort());
+  for (const path of paths) expect((await fetch(`${pod.opsUrl}${path}`)).status).toBe(200);
+});
+
+test('docs/protocol.md lists the routes of the HTTP API', async () => {
+  const rows = table('docs/protocol.md', ['route', 'what']);
+  const { paths } = (await (await fetch(`${pod.url}/docs/json`)).json()) as { paths: Record<string, object> };
+  const real = Object.entries(paths).flatMap(([path, methods]) =>
+    Object.keys(methods).map((method) => `${method.toUpperCase()} ${path}`),
+  );
+  expect(rows.map((row) => code(row.route)).sort()).toEqual(real.sort());
+});
+
+test('the ACL of docs/operations.md is enough for all that a relay does', async () => {
+  const publish = (body: object): Promise<number> =>
+    fetch(`${pod.url}/v1/publish`, {
+      method: 'POST',
+      headers: { authorization: `Bearer ${TEST_API_KEY}`, 'content-type': 'application/json' },
+      body: JSON.stringify(body),
+    }).then(({ status }) => status);
+  const other = await startPod({ redisUrl: url, name: 'short-lived', env: { HOLDFAST_LOG_TRIM_MS: '100' } });
+  try {
+    await using client = await connect(pod.url, { token: await token({ sub: 'ada', caps: ALL_CAPS }) });
+    const { position } = await client.subscribe('news');
+    expect(await publish({ room: 'news', event: 'hello', id: 'one' })).toBe(200);
+    expect(await publish({ room: 'news', event: 'hello', ephemeral: true })).toBe(200);
+    await eventually(() => client.received.length === 2, { what: 'both events' });
+    await client.socket.emitWithAck('unsubscribe', { room: 'news' });
+    expect(await client.socket.emitWithAck('subscribe', { room: 'news', from: position })).toMatchObject({ ok: true });
+    const history = await fetch(`${pod.url}/v1/history/news`, { headers: { authorization: `Bearer ${TEST_API_KEY}` } });
+    expect(history.status).toBe(200);
+
+    const env = cleanEnv({ REDIS_URL: url });
+    for (const args of [
+      ['publish', 'news', 'hello'],
+      ['tail', '--from', 'earliest', '--no-follow'],
+      ['topics', 'describe'],
+      ['groups', 'describe'],
+    ])
+      expect(await run(args, env)).toMatchObject({ code: 0, err: '' });
+
+    // a dead pod is buried by the other one; a new one finds its scripts gone
+    await other.sigkill();
+    const buried = async (): Promise<boolean> => (await pod.metrics()).get('holdfast_processes_reaped_total') === 1;
+    await eventually(buried, { withinMs: 15_000, what: 'the dead pod to be buried' });
+    await admin.script('FLUSH');
+    expect(await publish({ room: 'news', event: 'hello' })).toBe(200);
+    await admin.flushall();
+    await eventually(async () => (await publish({ room: 'news', event: 'hello' })) === 200, {
+      what: 'a publish after a wipe',
+    });
+  } finally {
+    await other.stop();
+  }
+  const denied = (await admin.acl('LOG')) as unknown[][];
+  expect(denied.filter((fields) => !fields.includes('client|setinfo'))).toEqual([]);
+});
