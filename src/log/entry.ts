@@ -31,10 +31,15 @@ export function parseId(id: Buffer | string): EntryId {
   return { ms: Number(text.slice(0, dash)), seq: Number(text.slice(dash + 1)), text };
 }
 
-/** `'foreign'`: somebody else's. `'unknown'`: ours, of a format that this version doesn't know. */
+/**
+ * The first field's name is the entry's own offset: so a stranger's entry, or a copy of ours under another id, never passes
+ * for the one that belongs there.
+ *
+ * `'foreign'`: somebody else's. `'unknown'`: ours, of a format that this version doesn't know.
+ */
 export function parseEntry(id: EntryId, fields: readonly Buffer[]): Entry | 'foreign' | 'unknown' {
   const [key, body] = fields;
-  if (!key || !body || key.toString('latin1') !== 'd') return 'foreign';
+  if (!key || !body || key.toString('latin1') !== String(id.seq)) return 'foreign';
   const line = body.indexOf(10);
   if (line < 0) return 'foreign';
   const header = decodeHeader(body.toString('utf8', 0, line));

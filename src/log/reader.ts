@@ -198,9 +198,10 @@ export class Reader extends Service {
 
   /** Entries come from now on; until then this only knows where it stands. */
   beginReading(): void {
-    this.options.reads.on('ready', () => {
-      // the old connection may still block inside Redis, and take the group's next entry
-      this.#groupFrom = Math.max(this.#groupFrom, performance.now() + BLOCK_MS);
+    const { reads } = this.options;
+    reads.on('ready', () => {
+      // the connection before it may still block inside Redis, and take the group's next entry
+      if (reads.generation > 1) this.#groupFrom = Math.max(this.#groupFrom, performance.now() + BLOCK_MS);
       void this.#check();
     });
     this.options.commands.on('ready', this.#onCommandsReady);

@@ -78,7 +78,7 @@ if not epoch then
       local ms, seq = string.match(entry[1], '^(%d+)-(%d+)$')
       last = math.max(last, tonumber(ms))
       -- a stranger's id says nothing about ours
-      if entry[2][1] == 'd' then offset = math.max(offset, tonumber(seq)) end
+      if entry[2][1] == seq then offset = math.max(offset, tonumber(seq)) end
     end
     now = math.max(now, last)
     -- what survived is one segment, so that it still counts and will be trimmed
@@ -98,8 +98,9 @@ elseif ARGV[9] == epoch and (tonumber(ARGV[11]) > offset or tonumber(ARGV[10]) >
   beginEpoch('behind', fmt('%.0f-%.0f', last, offset), ARGV[10] .. '-' .. ARGV[11])
 end
 
--- 5. the entries
+-- 5. the entries; the first field's name is the offset, which no stranger's entry has
 local function add(fields)
+  fields[1] = fmt('%.0f', offset + 1)
   local r = pcall('XADD', stream, fmt('%.0f-%.0f', now, offset + 1), unpack(fields))
   if type(r) == 'table' and r.err and string.find(r.err, 'equal or smaller', 1, true) then
     -- a stranger's id is ahead: go on above it, with offsets as dense as ever
@@ -125,7 +126,7 @@ while at <= #ARGV do
   if id and known[id] then
     dups[#dups + 1] = item .. '=' .. known[id]
   else
-    local fields, size = {'d', ARGV[at + 1]}, #ARGV[at + 1] + 40
+    local fields, size = {'', ARGV[at + 1]}, #ARGV[at + 1] + 40
     for i = 1, attachments do
       fields[#fields + 1] = 'a'
       fields[#fields + 1] = ARGV[at + 1 + i]

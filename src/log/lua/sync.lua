@@ -34,7 +34,7 @@ if not epoch or not hasStream then
       local ms, seq = string.match(entry[1], '^(%d+)-(%d+)$')
       last = math.max(last, tonumber(ms))
       -- a stranger's id says nothing about ours
-      if entry[2][1] == 'd' then offset = math.max(offset, tonumber(seq)) end
+      if entry[2][1] == seq then offset = math.max(offset, tonumber(seq)) end
     end
     if newest[1] then
       -- what survived is one segment, so that it still counts and will be trimmed

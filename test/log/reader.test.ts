@@ -1,0 +1,319 @@
+import { copyFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { setTimeout as pass } from 'node:timers/promises';
+import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
+import { FatalError } from '../../src/core/errors.js';
+import { eventually } from '../harness/poll.js';
+import { type RedisProcess, startRedis } from '../harness/redis.js';
+import { startTcpProxy } from '../harness/tcp-proxy.js';
+import { adminOf, bodyOf, KEYS, Ledger, startPod, TestPod } from './rig.js';
+
+let redis: RedisProcess;
+let admin: ReturnType<typeof adminOf>;
+beforeAll(async () => {
+  redis = await startRedis();
+  admin = adminOf(redis.url);
+});
+afterAll(async () => {
+  admin.disconnect();
+  await redis.stop();
+});
+beforeEach(() => admin.flushall());
+
+/** A field of the pod's group, as Redis tells it. */
+async function groupOf(pod: string): Promise<Record<string, unknown> | undefined> {
+  const groups = (await admin.xinfo('GROUPS', KEYS.stream)) as unknown[][];
+  const records = groups.map((flat) =>
+    Object.fromEntries(flat.flatMap((name, at) => (at % 2 === 0 ? [[name, flat[at + 1]]] : []))),
+  );
+  return records.find(({ name }) => name === `pod:${pod}`);
+}
+
+const numbered = (from: number, to: number): string[] =>
+  Array.from({ length: to - from + 1 }, (_, n) => `e-${from + n}`);
+
+describe('start', () => {
+  it('a first start reads from the tail, and what comes after it', async () => {
+    await using a = await startPod('a', { url: redis.url });
+    await Promise.all(numbered(1, 10).map((id) => a.append(id)));
+    await using b = await startPod('b', { url: redis.url });
+    await Promise.all(numbered(11, 20).map((id) => a.append(id)));
+    await eventually(() => expect(b.ids).toEqual(numbered(11, 20)));
+    expect(a.ids).toEqual(numbered(1, 20));
+  });
+
+  it('a restart goes on where the pod stood, and its lag in Redis falls from 5,000 to 0', async () => {
+    await using a = await startPod('a', { url: redis.url });
+    const first = await startPod('b', { url: redis.url });
+    await Promise.all(numbered(1, 5).map((id) => a.append(id)));
+    await eventually(() => expect(first.ids.length).toBe(5));
+    await first.log.stop();
+    await Promise.all(numbered(6, 5005).map((id) => a.append(id)));
+    expect((await groupOf('b'))?.lag).toBe(5000);
+    await using again = await startPod('b', { url: redis.url });
+    await eventually(async () => expect((await groupOf('b'))?.lag).toBe(0), { withinMs: 10_000 });
+    expect(again.ids).toEqual(numbered(6, 5005));
+  });
+
+  it('a killed pod’s successor begins at the last commit, a second process of a living one fences it', async () => {
+    await using a = await startPod('a', { url: redis.url });
+    const older = await startPod('b', { url: redis.url });
+    await Promise.all(numbered(1, 50).map((id) => a.append(id)));
+    await eventually(async () => expect(await admin.hget(KEYS.offsets, 'b')).toMatch(/^\d+-50 50 /));
+    // nobody stops the older one: it stands for a process that was paused
+    await using newer = await startPod('b', { url: redis.url });
+    await eventually(() => older.isFenced, { what: 'the older process to notice' });
+    const had = older.handled.length;
+    await Promise.all(numbered(51, 60).map((id) => a.append(id)));
+    await eventually(() => expect(newer.ids).toEqual(numbered(51, 60)));
+    await older.log.stop();
+    expect(older.handled.length).toBe(had);
+    expect(newer.isFenced).toBe(false);
+    await eventually(async () => expect(await admin.hget(KEYS.offsets, 'b')).toContain('-60 60 '));
+  });
+
+  it('pods that disagree about partitions refuse to start', async () => {
+    await using a = await startPod('a', { url: redis.url, partitions: 2 });
+    expect(a.log.partitionCount).toBe(2);
+    await expect(new TestPod('b', { url: redis.url, partitions: 3 }).start()).rejects.toThrow(FatalError);
+    await using c = await startPod('c', { url: redis.url });
+    expect(c.log.partitionCount).toBe(2);
+  });
+
+  it('in steady state 99% come by group reads', async () => {
+    await using a = await startPod('a', { url: redis.url });
+    await eventually(async () => (await groupOf('a')) !== undefined);
+    await a.append('first');
+    const before = { group: a.counts.of('log_reads_total{group}'), plain: a.counts.of('log_reads_total{plain}') };
+    for (let n = 0; n < 500; n++) await a.append(`e-${n}`);
+    await eventually(() => expect(a.ids.length).toBe(501));
+    const group = a.counts.of('log_reads_total{group}') - before.group;
+    const plain = a.counts.of('log_reads_total{plain}') - before.plain;
+    expect(group / (group + plain)).toBeGreaterThanOrEqual(0.99);
+  });
+});
+
+describe('strangers', () => {
+  it('their entries are skipped and counted wherever they stand; ours stay dense, each comes once', async () => {
+    await using a = await startPod('a', { url: redis.url });
+    await using b = await startPod('b', { url: redis.url });
+    const ledger = new Ledger(admin);
+    const add = (id: string, ...fields: string[]) => admin.xadd(KEYS.stream, id, ...fields);
+    const far = 9_999_999_999_999;
+    const strangers: (() => Promise<unknown>)[] = [
+      () => add('*', 'some', 'thing'),
+      () => add('*', 'd', 'no line feed'),
+      () => add('*', 'd', 'no json\n[]'),
+      () => add('*', 'd', '{"v":"x"}\n[]'),
+      () => add('*', 'd', 'bm90IGpzb24=\nbm90IGpzb24='),
+      () => add('*', 'd', bodyOf('valid envelope, low sequence')),
+      () => add(`${Date.now() + 60_000}-1000000`, 'd', bodyOf('high sequence')),
+      () => add(`${Date.now() + 120_000}-18446744073709551615`, 'x', 'the highest sequence there is'),
+      () => add(`${far}-0`, 'd', bodyOf('valid envelope of the future')),
+      // after one of the future Redis itself gives the sequence that would be our next
+      () => add('*', 'some', 'thing'),
+      () => add('*', 'd', `${'['.repeat(200_000)}\n`),
+    ];
+    for (const stranger of strangers) {
+      await stranger();
+      for (let n = 0; n < 3; n++) await ledger.publish(a);
+      for (let n = 0; n < 3; n++) await ledger.publish(b);
+    }
+    for (const pod of [a, b]) {
+      await ledger.settle(pod);
+      expect(pod.ids.length).toBe(strangers.length * 6);
+      expect(pod.handled.map(({ offset }) => offset)).toEqual(pod.handled.map((_, index) => index + 1));
+      expect(pod.gaps).toEqual([]);
+      expect(pod.counts.of('log_entries_skipped_total')).toBe(strangers.length);
+    }
+    const page = await a.log.page(0, { ms: 0, offset: 0 }, { entries: 1000, bytes: 1e7 });
+    expect(page.entries.map(({ header }) => header.id)).toEqual(a.ids);
+    expect(page.holes).toEqual([]);
+  });
+
+  it('one in the same millisecond with our next sequence takes nobody’s place', async () => {
+    await using a = await startPod('a', { url: redis.url });
+    await using b = await startPod('b', { url: redis.url });
+    const ledger = new Ledger(admin);
+    await ledger.publish(a);
+    await admin.xadd(KEYS.stream, '9999999999999-0', 'x', 'y');
+    for (let round = 0; round < 5; round++) {
+      await ledger.publish(a);
+      const id = (await admin.xadd(KEYS.stream, '*', 'd', bodyOf(`impostor-${round}`))) as string;
+      expect(id.split('-')[1]).toBe(String(round + 3)); // or this test shows nothing
+    }
+    await ledger.publish(b);
+    for (const pod of [a, b]) {
+      await ledger.settle(pod);
+      expect(pod.ids.filter((id) => id.startsWith('impostor'))).toEqual([]);
+    }
+  });
+
+  it('entries of a format of the future are counted and said once, and their neighbours come', async () => {
+    await using a = await startPod('a', { url: redis.url });
+    await a.append('before');
+    for (let n = 0; n < 3; n++) await a.log.append(0, { body: '{"v":99,"r":[]}\nwhatever' });
+    await a.append('after');
+    await eventually(() => expect(a.ids).toEqual(['before', 'after']));
+    expect(a.counts.of('log_entries_skipped_total{format}')).toBe(3);
+    expect(a.lines.filter(({ event }) => event === 'log_format').length).toBe(1);
+  });
+
+  it('a handler that throws is counted once per entry, and the next entries come', async () => {
+    await using a = await startPod('a', { url: redis.url });
+    a.onEntry = ({ offset }) => {
+      if (offset % 2 === 0) throw new Error('poisoned');
+    };
+    await Promise.all(numbered(1, 100).map((id) => a.append(id)));
+    await eventually(() => expect(a.ids).toEqual(numbered(1, 100)));
+    expect(a.counts.of('log_dispatch_errors_total')).toBe(50);
+  });
+
+  it('entries that somebody deleted are one gap that names them', async () => {
+    await using a = await startPod('a', { url: redis.url });
+    const b = await startPod('b', { url: redis.url });
+    await b.log.stop();
+    const ids: string[] = [];
+    for (let n = 1; n <= 10; n++) {
+      const { position } = await a.append(`e-${n}`);
+      ids.push(`${position.ms}-${position.offset}`);
+    }
+    await admin.xdel(KEYS.stream, ...ids.slice(3, 6));
+    await using again = await startPod('b', { url: redis.url });
+    await eventually(() => expect(again.ids.length).toBe(7));
+    expect(again.gaps).toMatchObject([{ reason: 'trimmed', from: { offset: 4 }, to: { offset: 6 } }]);
+  });
+});
+
+describe('a log that fell back', () => {
+  /** A Redis whose data of an earlier moment come back, as after a restore or an asynchronous failover. */
+  async function fallBack(lost: number, meanwhile: () => Promise<void> = async () => {}): Promise<void> {
+    await using own = await startRedis({ aof: 'off', config: { dbfilename: 'now.rdb' } });
+    await using ownAdmin = adminOf(own.url);
+    await using a = await startPod('a', { url: own.url });
+    await using b = await startPod('b', { url: own.url });
+    const ledger = new Ledger(ownAdmin);
+    await ledger.during([a, b], () => pass(300));
+    const dir = ((await ownAdmin.config('GET', 'dir')) as string[])[1] as string;
+    await ownAdmin.save();
+    await copyFile(join(dir, 'now.rdb'), join(dir, 'older.rdb'));
+    for (let n = 0; n < lost; n++) await ledger.publish(n % 2 ? a : b);
+    for (const pod of [a, b]) await ledger.settle(pod);
+    const before = { a: a.handled.length, b: b.handled.length };
+    await own.kill();
+    await copyFile(join(dir, 'older.rdb'), join(dir, 'now.rdb'));
+    await meanwhile();
+    const restoredAt = performance.now();
+    await own.start();
+    await eventually(
+      () => ledger.publish(a, 1).then(() => a.handled.length > before.a && b.handled.length > before.b),
+      {
+        withinMs: 10_000,
+        what: 'both to be live again',
+      },
+    );
+    expect(performance.now() - restoredAt).toBeLessThan(6000);
+    await ledger.during([a, b], () => pass(300));
+    for (const pod of [a, b]) {
+      await ledger.settle(pod);
+      expect(pod.turns.length).toBe(lost > 0 ? 1 : 0);
+      expect(pod.gaps.map(({ reason, from, to }) => [reason, to.offset - from.offset + 1])).toEqual(
+        lost > 0 ? [['epoch', lost]] : [],
+      );
+    }
+  }
+
+  it('an older copy: one gap that names exactly what was lost, and both are live again', () => fallBack(40));
+
+  it('the same copy: nothing is said', () => fallBack(0));
+
+  it('a group or position ahead of the stream does not fall silent', async () => {
+    await using a = await startPod('a', { url: redis.url });
+    const ledger = new Ledger(admin);
+    await ledger.publish(a);
+    await admin.xadd(KEYS.stream, '9999999999999-0', 'd', bodyOf('of the future'));
+    await ledger.publish(a);
+    await ledger.settle(a);
+    await admin.del(KEYS.stream);
+    await admin.hset(KEYS.meta, 'ms', '1');
+    await ledger.during([a], () => pass(1000));
+    await ledger.settle(a, 5000);
+  });
+
+  it('DEBUG RELOAD changes nothing', async () => {
+    await using own = await startRedis({ config: { 'enable-debug-command': 'yes' } });
+    await using ownAdmin = adminOf(own.url);
+    await using a = await startPod('a', { url: own.url });
+    const ledger = new Ledger(ownAdmin);
+    await ledger.during([a], async () => {
+      for (let round = 0; round < 3; round++) {
+        await ownAdmin.call('DEBUG', 'RELOAD');
+        await pass(200);
+      }
+    });
+    await ledger.settle(a);
+    expect([a.turns, a.gaps]).toEqual([[], []]);
+  });
+});
+
+describe('writing is refused', () => {
+  it('without the right to write, plain reads go on', async () => {
+    await using own = await startRedis();
+    await using ownAdmin = adminOf(own.url);
+    const rights = ['on', 'nopass', '~*', '&*', '+@all'];
+    await ownAdmin.acl('SETUSER', 'pod', ...rights);
+    await using a = await startPod('a', { url: own.url.replace('redis://', 'redis://pod:any@') });
+    await using b = await startPod('b', { url: own.url });
+    await b.append('before');
+    await eventually(() => expect(a.ids).toEqual(['before']));
+    await ownAdmin.acl('SETUSER', 'pod', '-xreadgroup', '-xgroup', '-xadd', '-hset');
+    const ledger = new Ledger(ownAdmin);
+    await ledger.during([b], () => pass(1500));
+    await ledger.settle(a);
+    expect(a.gaps).toEqual([]);
+    await ownAdmin.acl('SETUSER', 'pod', '+@all');
+    await ledger.during([a, b], () => pass(500));
+    await ledger.settle(a);
+  });
+
+  it('out of memory, delivery of what is there goes on', async () => {
+    await using a = await startPod('a', { url: redis.url });
+    const b = await startPod('b', { url: redis.url });
+    await b.log.stop();
+    await Promise.all(numbered(1, 100).map((id) => a.append(id)));
+    await admin.config('SET', 'maxmemory', '1');
+    try {
+      await using again = new TestPod('b', { url: redis.url });
+      const starting = again.start();
+      await pass(500);
+      await admin.config('SET', 'maxmemory', '0');
+      await starting; // a start inside the window waits for its end
+      await eventually(() => expect(again.ids).toEqual(numbered(1, 100)));
+    } finally {
+      await admin.config('SET', 'maxmemory', '0');
+    }
+  });
+});
+
+describe('stall', () => {
+  it('counts from when entries wait, however often the connection is dropped, and ends with them', async () => {
+    await using proxy = await startTcpProxy(redis.port);
+    await using a = await startPod('a', { url: redis.url });
+    await using b = await startPod('b', { url: `redis://127.0.0.1:${proxy.port}` });
+    await a.append('before');
+    await eventually(() => expect(b.ids).toEqual(['before']));
+    expect(b.log.stallMs).toBe(0);
+    await admin.acl('SETUSER', 'default', '-xread', '-xreadgroup', '-xrange');
+    try {
+      // the read that was already under way still gets one
+      await a.append('not-yet');
+      await eventually(() => expect(b.ids).toEqual(['before', 'not-yet']));
+      await a.append('waits');
+      await eventually(() => expect(b.log.stallMs).toBeGreaterThan(2000), { withinMs: 10_000 });
+    } finally {
+      await admin.acl('SETUSER', 'default', '+@all');
+    }
+    await eventually(() => expect(b.ids).toEqual(['before', 'not-yet', 'waits']));
+    await eventually(() => expect(b.log.stallMs).toBe(0));
+  });
+});
