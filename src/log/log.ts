@@ -235,6 +235,7 @@ export class EventLog extends Service {
       maxEntries,
       maxBytes,
       idWindowMs,
+      reapMs,
     } = this.options;
     const keys = allKeys.partition(topic, index);
     const watermark = new Watermark();
@@ -265,6 +266,7 @@ export class EventLog extends Service {
         },
       },
       onVerified: () => appender.resume(),
+      reapMs,
     });
     return { appender, reader, reads };
   }

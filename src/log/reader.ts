@@ -24,7 +24,7 @@ const READ_BYTES = 1_000_000;
 const GAP_MS = 2;
 /** Work of one turn, after which other work gets the loop. */
 const SLICE_MS = 8;
-/** A saved position is written again after this, changed or not: silence means a dead pod. */
+/** Longest time after which a saved position is written again, changed or not: silence means a dead pod. */
 const RECOMMIT_MS = 10_000;
 /** Before every entry. */
 const START = parseId('0-0');
@@ -73,6 +73,8 @@ export interface ReaderOptions {
   readonly handler: ReaderHandler;
   /** Redis was looked at since it was connected to: appends may go on. */
   readonly onVerified: () => void;
+  /** A pod that has not committed for this long loses its group. */
+  readonly reapMs: number;
 }
 
 interface SyncMode {
@@ -224,6 +226,10 @@ export class Reader extends Service {
 
   // --- heartbeat
 
+  get #recommitMs(): number {
+    return Math.min(RECOMMIT_MS, this.options.reapMs / 4);
+  }
+
   /** Where this pod stands, as `offsets` keeps it. */
   get #position(): string {
     return `${this.#last.text} ${this.#offset}`;
@@ -235,7 +241,7 @@ export class Reader extends Service {
     const now = performance.now();
     // looking must work where writing is refused
     const mayCommit = !claim && !exact && !this.#mustFindPlace && watermark.epoch === this.#epoch;
-    const isDue = text !== this.#committed.text || now - this.#committed.at > RECOMMIT_MS;
+    const isDue = text !== this.#committed.text || now - this.#committed.at > this.#recommitMs;
     const commit = mayCommit && isDue ? text : '';
     const reply = (await commands.run(
       SYNC,
