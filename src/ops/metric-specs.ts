@@ -15,6 +15,7 @@ export const OPS_METRICS = {
   eventLoopDelay: {
     name: 'event_loop_delay_seconds',
     help: 'How late the event loop ran its timers since the last scrape',
-    labels: { quantile: ['0.5', '0.99', 'max'] },
+    // not `quantile`, which is a summary's own
+    labels: { stat: ['p50', 'p99', 'max'] },
   },
 } as const satisfies Record<string, CounterSpec | GaugeSpec>;

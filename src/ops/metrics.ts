@@ -129,9 +129,9 @@ class Series {
 /** `process_*` and `nodejs_*`, under the names that dashboards for Node know. */
 function declareProcess(registry: Registry): void {
   collectDefaultMetrics({ register: registry });
-  // one series per type of handle that happens to be open; their `_total` twins stay
-  for (const name of ['nodejs_active_handles', 'nodejs_active_requests', 'nodejs_active_resources'])
-    registry.removeSingleMetric(name);
+  // one series per type of handle that happens to be open, and gauges that are called `_total`
+  for (const kind of ['handles', 'requests', 'resources'])
+    for (const suffix of ['', '_total']) registry.removeSingleMetric(`nodejs_active_${kind}${suffix}`);
   const gc = registry.getSingleMetric('nodejs_gc_duration_seconds');
   if (gc instanceof PromHistogram) for (const kind of ['major', 'minor', 'incremental', 'weakcb']) gc.zero({ kind });
 }
@@ -154,12 +154,12 @@ function declareEventLoop(meter: Meter): void {
   meter.gauge(OPS_METRICS.eventLoopDelay, () => {
     record(false);
     if (delays.count === 0) return undefined;
-    const quantiles = [
-      [{ quantile: '0.5' }, delays.percentile(50) / 1e9],
-      [{ quantile: '0.99' }, delays.percentile(99) / 1e9],
-      [{ quantile: 'max' }, delays.max / 1e9],
+    const stats = [
+      [{ stat: 'p50' }, delays.percentile(50) / 1e9],
+      [{ stat: 'p99' }, delays.percentile(99) / 1e9],
+      [{ stat: 'max' }, delays.max / 1e9],
     ] as const;
     delays.reset();
-    return quantiles;
+    return stats;
   });
 }

@@ -59,7 +59,7 @@ test('the version, the process and the delay of the event loop are exported', as
   const meter = createMeter({ version: '1.2.3' });
   const found = await vi.waitFor(async () => {
     const now = await series(meter);
-    expect(now.has('holdfast_event_loop_delay_seconds{quantile="max"}')).toBe(true);
+    expect(now.has('holdfast_event_loop_delay_seconds{stat="max"}')).toBe(true);
     return now;
   });
   expect(found.get('holdfast_build_info{version="1.2.3"}')).toBe(1);
@@ -69,7 +69,7 @@ test('the version, the process and the delay of the event loop are exported', as
 test('a blocked event loop shows in one scrape and not in the next', async () => {
   const meter = createMeter();
   const max = async (): Promise<number> =>
-    (await series(meter)).get('holdfast_event_loop_delay_seconds{quantile="max"}') ?? -1;
+    (await series(meter)).get('holdfast_event_loop_delay_seconds{stat="max"}') ?? -1;
   await vi.waitFor(async () => expect(await max()).toBeGreaterThanOrEqual(0));
   const until = performance.now() + 300;
   while (performance.now() < until);
@@ -92,7 +92,7 @@ test('the number of series stays the same, whatever is counted', async () => {
   const names = async (): Promise<string[]> =>
     vi.waitFor(async () => {
       const found = [...(await series(meter)).keys()].sort();
-      expect(found).toContain('holdfast_event_loop_delay_seconds{quantile="max"}');
+      expect(found).toContain('holdfast_event_loop_delay_seconds{stat="max"}');
       return found;
     });
   const atStart = await names();
