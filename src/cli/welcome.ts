@@ -20,7 +20,7 @@ Holdfast ${VERSION} serves http://localhost:${port}   (probes and metrics: http:
 A token to try, good for a day, that may subscribe and publish everywhere:
 ${token}
 
-Save this as client.mjs and run it with node client.mjs:
+Save this as client.mjs in this folder (elsewhere, npm install socket.io-client first) and run node client.mjs:
 
   import { io } from 'socket.io-client';
   const token = '${token}';
