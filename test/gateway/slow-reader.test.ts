@@ -1,0 +1,144 @@
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import type { Pod } from '../harness/pod.js';
+import { eventually } from '../harness/poll.js';
+import { ALL_CAPS, token } from '../harness/token.js';
+import { dataOf, join, publish, type Stack, someone, startStack } from './fixture.js';
+import { RawClient } from './raw-client.js';
+
+let stack: Stack;
+let pod: Pod;
+
+beforeAll(async () => {
+  stack = await startStack(1, { env: { HOLDFAST_GATEWAY_SLOW_READER_MS: '1500' } });
+  pod = stack.pod(0);
+});
+afterAll(() => stack?.stop());
+
+const series = async (name: string): Promise<number> => (await pod.metrics()).get(name) ?? 0;
+const memory = (): Promise<number> => series('process_resident_memory_bytes');
+
+/** A client in `room` that reads nothing more. */
+async function deaf(room: string): Promise<{ client: RawClient; pid: string; sub: string }> {
+  const sub = someone('deaf');
+  const client = new RawClient(pod.port);
+  const { pid } = await client.open({ token: await token({ sub, caps: ALL_CAPS }) });
+  await client.ask(1, 'subscribe', { room });
+  client.socket.pause();
+  return { client, pid: pid as string, sub };
+}
+
+test('clients that never read cost bounded memory, hold nobody up, are closed, and can resume', async () => {
+  const room = someone('room');
+  const readers = await Promise.all([1, 2, 3].map(() => join(pod, { rooms: [room] })));
+  const silent = await Promise.all(Array.from({ length: 30 }, () => deaf(room)));
+  const closed = await series('holdfast_slow_consumers_closed_total');
+  const before = await memory();
+  const text = 'x'.repeat(20_000);
+  const total = 400;
+  // 8 MB each, were they kept: 240 MB
+  for (let index = 0; index < total; index += 10) {
+    await publish(
+      pod,
+      room,
+      Array.from({ length: 10 }, (_, item) => ({ index: index + item, text })),
+    );
+  }
+  for (const reader of readers) {
+    await eventually(() => reader.received.length === total, { withinMs: 20_000 });
+    expect(reader.received.map(({ data }) => (data as { index: number }).index)).toEqual(
+      Array.from({ length: total }, (_, index) => index),
+    );
+  }
+  expect((await memory()) - before).toBeLessThan(120_000_000);
+  await eventually(async () => (await series('holdfast_slow_consumers_closed_total')) - closed === silent.length, {
+    withinMs: 20_000,
+    what: 'all that do not read to be closed',
+  });
+  // the transport's last second
+  await eventually(async () => (await series('holdfast_disconnects_total{code="slow_consumer"}')) === silent.length);
+  await eventually(async () => (await series('holdfast_connections')) === readers.length);
+
+  // one of them comes back, with the last position that it read
+  const { client, pid, sub } = silent[0] as (typeof silent)[0];
+  await using again = new RawClient(pod.port);
+  const answer = await again.open({ token: await token({ sub, caps: ALL_CAPS }), pid });
+  expect(answer.pid).toBe(pid);
+  await eventually(() => again.texts.filter((frame) => frame.includes('"index":')).length === total, {
+    withinMs: 20_000,
+    what: 'a resumed client to catch up',
+  });
+  const seen = again.texts.flatMap((frame) => /"index":(\d+)/.exec(frame)?.[1] ?? []);
+  expect(seen.map(Number)).toEqual(Array.from({ length: total }, (_, index) => index));
+  await client.stop();
+  for (const { client: other } of silent) await other.stop();
+  for (const reader of readers) await reader.stop();
+});
+
+test('a client that pauses and reads on gets everything once, in order, without a reconnect', async () => {
+  const room = someone('room');
+  const { client } = await deaf(room);
+  const text = 'x'.repeat(20_000);
+  const total = 200;
+  for (let index = 0; index < total; index += 20) {
+    await publish(
+      pod,
+      room,
+      Array.from({ length: 20 }, (_, item) => ({ index: index + item, text })),
+    );
+  }
+  await eventually(async () => (await series('holdfast_slow_consumers_behind')) >= 1);
+  client.socket.resume();
+  const seen = (): number[] => client.texts.flatMap((frame) => /"index":(\d+)/.exec(frame)?.[1] ?? []).map(Number);
+  await eventually(() => seen().length >= total, { withinMs: 20_000 });
+  await publish(pod, room, [{ index: total }]);
+  await eventually(() => seen().length > total);
+  expect(seen()).toEqual(Array.from({ length: total + 1 }, (_, index) => index));
+  expect(client.isClosed).toBe(false);
+  await eventually(async () => (await series('holdfast_slow_consumers_behind')) === 0);
+  await client.stop();
+});
+
+test('an event of a megabyte passes to a client that reads', async () => {
+  const room = someone('room');
+  await using reader = await join(pod, { rooms: [room] });
+  await publish(pod, room, ['x'.repeat(990_000)]);
+  await publish(pod, room, ['small']);
+  await eventually(() => reader.received.length === 2);
+  expect(dataOf(reader)[1]).toBe('small');
+  expect(reader.disconnects).toEqual([]);
+});
+
+test('a megabyte of ephemeral events unread ends a connection, and only that', async () => {
+  const room = someone('room');
+  await using reader = await join(pod, { rooms: [room] });
+  const { client } = await deaf(room);
+  const closed = await series('holdfast_slow_consumers_closed_total');
+  let sent = 0;
+  await eventually(
+    async () => {
+      for (let batch = 0; batch < 5; batch++, sent++)
+        await reader.publish({ room, event: 'e', data: 'x'.repeat(200_000), ephemeral: true });
+      return (await series('holdfast_slow_consumers_closed_total')) > closed;
+    },
+    { withinMs: 30_000, what: 'the slow consumer to be closed' },
+  );
+  expect((await series('holdfast_slow_consumers_closed_total')) - closed).toBe(1);
+  await eventually(() => reader.received.length === sent);
+  expect(reader.disconnects).toEqual([]);
+  await client.stop();
+});
+
+test('who asks and asks and reads no answer is closed', async () => {
+  await using client = new RawClient(pod.port);
+  await client.open({ token: await token({ sub: someone(), caps: ALL_CAPS }) });
+  const closed = await series('holdfast_slow_consumers_closed_total');
+  client.socket.pause();
+  const flood = Array.from({ length: 2000 }, (_, index) => index);
+  await eventually(
+    async () => {
+      for (const id of flood) client.send(`42${id}["publish",{}]`);
+      return (await series('holdfast_slow_consumers_closed_total')) > closed;
+    },
+    { withinMs: 40_000, what: 'the flood to be ended' },
+  );
+});
