@@ -1,5 +1,5 @@
 # The relay. Everything is set by environment (docs/operations.md); REDIS_URL and a key for tokens are the least.
-# Give `docker stop` more than the drain (HOLDFAST_DRAIN_MS, 30 s): docker stop --time 45.
+# Give `docker stop` more than the drain (HOLDFAST_DRAIN_MS, 30 s): docker stop --time 50.
 
 FROM node:24-bookworm-slim AS build
 WORKDIR /app
