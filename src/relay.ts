@@ -49,6 +49,7 @@ export class Relay extends Service {
   readonly #hurry = new AbortController();
   #climbing: Promise<void> = Promise.resolve();
   #isServing = false;
+  #isFenced = false;
 
   constructor(private readonly options: RelayOptions) {
     super();
@@ -203,7 +204,10 @@ export class Relay extends Service {
     this.#hurry.abort();
   }
 
+  /** The lease and the readers both notice it; the first says it. */
   #fenced(): void {
+    if (this.#isFenced) return;
+    this.#isFenced = true;
     void this.#gateway.drain(0, AbortSignal.abort());
     this.options.onFatal(`another process runs as pod ${JSON.stringify(this.options.config.pod)}: this one ends`);
   }
