@@ -6,7 +6,8 @@ import { fileURLToPath } from 'node:url';
 process.chdir(fileURLToPath(new URL('.', import.meta.url)));
 const compiler = 'node_modules/typescript/bin/tsc';
 if (!existsSync(compiler)) {
-  if (!existsSync('dist')) console.error('holdfast: no compiler and no dist folder; install with development dependencies to build');
+  if (!existsSync('dist'))
+    console.error('holdfast: no compiler and no dist folder; install with development dependencies to build');
   process.exit(0);
 }
 // built beside it and swapped in, so that what runs from dist never finds half of it

@@ -29,15 +29,13 @@ export async function setup(): Promise<void> {
   await buildImage();
 }
 
+/** The script is run also where an engine answers: it knows which images may be missing. */
 async function engine(): Promise<Engine> {
-  try {
-    return await ask();
-  } catch (error) {
-    const script = process.env.HOLDFAST_TEST_ENGINE;
-    if (!script) return refuse(`no Docker engine answers: ${lastLine(error)}`);
-    await run(script);
-    return await ask().catch((after) => refuse(`no Docker engine answers, even after ${script}: ${lastLine(after)}`));
-  }
+  const script = process.env.HOLDFAST_TEST_ENGINE;
+  if (script) await run(script);
+  return await ask().catch((error) =>
+    refuse(`no Docker engine answers${script ? `, even after ${script}` : ''}: ${lastLine(error)}`),
+  );
 }
 
 /** @throws what `docker` says when nothing answers */
@@ -51,10 +49,10 @@ async function ask(): Promise<Engine> {
 
 /** Its output is shown: it may take a minute. */
 async function run(script: string): Promise<void> {
-  console.log(`no Docker engine answers; HOLDFAST_TEST_ENGINE starts one: ${script}`);
+  console.log(`HOLDFAST_TEST_ENGINE makes an engine and images ready: ${script}`);
   const child = spawn(script, { stdio: ['ignore', 'inherit', 'inherit'] });
   const [code] = await once(child, 'exit').catch((error: Error) => [error.message]);
-  if (code !== 0) refuse(`no Docker engine answers, and HOLDFAST_TEST_ENGINE failed (${code}): ${script}`);
+  if (code !== 0) refuse(`HOLDFAST_TEST_ENGINE failed (${code}): ${script}`);
 }
 
 async function buildImage(): Promise<void> {
