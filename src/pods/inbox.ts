@@ -29,6 +29,7 @@ export class Inbox extends Service {
   readonly #stopping = new AbortController();
   #running: Promise<unknown> = Promise.resolve();
   #last = '0-0';
+  readonly #onReady = (): void => this.restore();
 
   constructor(private readonly options: InboxOptions) {
     super();
@@ -55,14 +56,23 @@ export class Inbox extends Service {
     return id !== null;
   }
 
+  /** Makes the inbox anew if it has gone. */
+  restore(): void {
+    // Redis is away: its return brings this again
+    this.#create().catch(() => {});
+  }
+
   protected async onStart(): Promise<void> {
-    await this.#create();
+    const { signal } = this.#stopping;
+    while (!signal.aborted && !(await this.#create().catch(() => false))) await sleep(100, signal);
+    this.options.commands.on('ready', this.#onReady);
     this.#running = Promise.all([this.#readForever(), this.#renewForever()]);
   }
 
   protected async onStop(): Promise<void> {
     const { reads, commands, keys, processId } = this.options;
     this.#stopping.abort();
+    commands.off('ready', this.#onReady);
     reads.close();
     await within(500, this.#running);
     await within(
@@ -71,11 +81,14 @@ export class Inbox extends Service {
     );
   }
 
-  async #create(): Promise<void> {
+  async #create(): Promise<true> {
     const { commands, keys, processId } = this.options;
     const key = keys.inbox(processId);
-    await commands.redis.xadd(key, 'MAXLEN', '~', MAX_MESSAGES, '*', 'm', '{"type":"hello"}');
+    const id = await commands.redis.xadd(key, 'MAXLEN', '~', MAX_MESSAGES, '*', 'm', '{"type":"hello"}');
     await commands.redis.pexpire(key, LIFE_MS);
+    // another Redis took over, whose clock is behind: what comes now would be below what was read
+    if (id !== null && isBelow(id, this.#last)) this.#last = id;
+    return true;
   }
 
   async #renewForever(): Promise<void> {
@@ -131,4 +144,10 @@ export class Inbox extends Service {
       );
     }
   }
+}
+
+function isBelow(id: string, other: string): boolean {
+  const [ms = 0, seq = 0] = id.split('-').map(Number);
+  const [otherMs = 0, otherSeq = 0] = other.split('-').map(Number);
+  return ms < otherMs || (ms === otherMs && seq < otherSeq);
 }

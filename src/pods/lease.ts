@@ -1,7 +1,7 @@
 import { FatalError } from '../core/errors.js';
 import { Service } from '../core/service.js';
 import { sleep, within } from '../core/sleep.js';
-import type { Connection } from '../redis/connect.js';
+import { type Connection, replyCode } from '../redis/connect.js';
 import type { Keys } from '../redis/keys.js';
 import { loadScript } from '../redis/script.js';
 
@@ -10,6 +10,8 @@ const LEAVE = loadScript(import.meta.url, 'leave');
 
 export const LEASE_MS = 3000;
 const RENEW_MS = 500;
+/** An operator's errors. */
+const PERMANENT = /^(NOPERM|NOAUTH|WRONGPASS|WRONGTYPE)$/;
 
 export interface LeaseOptions {
   readonly connection: Connection;
@@ -18,7 +20,7 @@ export interface LeaseOptions {
   readonly processId: string;
   /** Processes whose lease has lapsed, as often as they are seen; only while this process may judge. */
   readonly onLapsed: (processIds: readonly string[]) => void;
-  /** The lease was gone and is back: others may have taken this process for dead. */
+  /** The lease was or may have been gone, and is back: others may have taken this process for dead. */
   readonly onReturn: () => void;
   /** Another process holds this pod's name. */
   readonly onLost: () => void;
@@ -35,6 +37,10 @@ export class Lease extends Service {
   /** Since when every renewal was answered in time, monotonic ms. */
   #soundSince = performance.now();
   #lastAnswerAt = performance.now();
+  /** When that renewal was sent: the lease that it brought ends no earlier than one lease later. */
+  #lastAskedAt = performance.now();
+  /** Redis's own time at that answer. */
+  #lastWall: number | undefined;
 
   constructor(private readonly options: LeaseOptions) {
     super();
@@ -49,16 +55,21 @@ export class Lease extends Service {
   /** @throws {FatalError} when a living process has this pod's name, after one lease of waiting for it to die */
   protected async onStart(): Promise<void> {
     const { pod } = this.options;
-    const deadline = performance.now() + LEASE_MS + RENEW_MS;
-    for (;;) {
-      const [status] = await this.#renew('take');
+    const { signal } = this.#stopping;
+    let heldSince: number | undefined;
+    while (!signal.aborted) {
+      // a Redis that goes away or refuses while this starts is waited for
+      const [status] = await this.#renew('take').catch((error: unknown) => {
+        if (PERMANENT.test(replyCode(error))) throw error;
+        return ['unknown'] as const;
+      });
       if (status === 'ok') break;
-      if (performance.now() > deadline)
+      if (status === 'held') heldSince ??= performance.now();
+      if (status === 'held' && performance.now() - (heldSince ?? 0) > LEASE_MS + RENEW_MS)
         throw new FatalError(`another live process is pod ${JSON.stringify(pod)}: give each its own HOLDFAST_POD`);
-      await sleep(RENEW_MS, this.#stopping.signal);
-      if (this.#stopping.signal.aborted) return;
+      await sleep(RENEW_MS, signal);
     }
-    this.#soundSince = this.#lastAnswerAt = performance.now();
+    this.#soundSince = this.#lastAnswerAt = this.#lastAskedAt = performance.now();
     this.#running = this.#renewForever();
   }
 
@@ -95,14 +106,20 @@ export class Lease extends Service {
       await sleep(RENEW_MS, signal);
       if (signal.aborted) return;
       const askedAt = performance.now();
-      const [status, , had, ...lapsed] = await this.#renew('').catch(() => ['unknown', 0, 0] as const);
+      const [status, wall, had, ...lapsed] = await this.#renew('').catch(() => ['unknown', 0, 0] as const);
       const now = performance.now();
-      if (status === 'unknown' || now - askedAt > LEASE_MS / 2 || now - this.#lastAnswerAt > LEASE_MS)
-        this.#soundSince = now;
+      // leases run by Redis's clock: when that one jumps, all of them are gone at once
+      const jumpMs = Math.abs(wall - (this.#lastWall ?? wall) - (now - this.#lastAnswerAt));
+      const isLate = now - askedAt > LEASE_MS / 2 || now - this.#lastAnswerAt > LEASE_MS;
+      if (status === 'unknown' || isLate || jumpMs > LEASE_MS / 2) this.#soundSince = now;
       if (status === 'unknown') continue;
+      // a late copy of a renewal may have brought the lease back before this one, after it had lapsed
+      const mayHaveLapsed = had === 0 || now - this.#lastAskedAt > LEASE_MS;
       this.#lastAnswerAt = now;
+      this.#lastAskedAt = askedAt;
+      this.#lastWall = wall;
       if (status === 'lost') return onLost();
-      if (had === 0) onReturn();
+      if (mayHaveLapsed) onReturn();
       const others = lapsed.filter((id) => id !== processId);
       if (others.length > 0 && this.mayJudge) onLapsed(others);
     }

@@ -30,19 +30,25 @@ export class Pods extends Service {
   readonly connection: Connection;
   readonly #reads: Connection;
   readonly #lease: Lease;
+  readonly #stopping = new AbortController();
 
   constructor(private readonly options: PodsOptions) {
     super();
     const { url, keys, pod, processId, handOvers, onReturn, onLost, logger, meter } = options;
-    this.connection = new Connection({ url, name: `holdfast:${pod}:pods`, silenceMs: SILENCE_MS });
-    this.#reads = new Connection({ url, name: `holdfast:${pod}:inbox`, silenceMs: INBOX_SILENCE_MS });
+    const later = { url, opensLater: true };
+    this.connection = new Connection({ ...later, name: `holdfast:${pod}:pods`, silenceMs: SILENCE_MS });
+    this.#reads = new Connection({ ...later, name: `holdfast:${pod}:inbox`, silenceMs: INBOX_SILENCE_MS });
     const shared = { connection: this.connection, keys, processId };
     this.inbox = new Inbox({ reads: this.#reads, commands: this.connection, keys, processId, logger });
     this.#lease = new Lease({
       ...shared,
       pod,
       onLapsed: (ids) => reaper.bury(ids),
-      onReturn,
+      onReturn: () => {
+        // what took the lease may have taken the inbox
+        this.inbox.restore();
+        onReturn();
+      },
       onLost,
     });
     const reaped = meter.counter({ name: 'processes_reaped_total', help: 'Dead processes that this one buried.' });
@@ -50,17 +56,33 @@ export class Pods extends Service {
   }
 
   protected async onStart(): Promise<void> {
-    for (const connection of [this.connection, this.#reads])
-      while (!(await connection.whenUp(500))) if (connection.isClosed) throw new Error('stopped while connecting');
-    await this.#lease.start();
-    await this.inbox.start();
+    try {
+      for (const connection of [this.connection, this.#reads]) connection.open();
+      for (const connection of [this.connection, this.#reads])
+        while (!(await connection.whenUp(500))) this.#throwIfStopping();
+      await this.#lease.start();
+      this.#throwIfStopping();
+      await this.inbox.start();
+    } catch (error) {
+      if (!this.#stopping.signal.aborted) this.#close();
+      throw error;
+    }
   }
 
   protected async onStop(): Promise<void> {
+    this.#stopping.abort();
     await this.inbox.stop();
     await this.#lease.stop();
+    this.#close();
+  }
+
+  #close(): void {
     this.connection.close();
     this.#reads.close();
+  }
+
+  #throwIfStopping(): void {
+    if (this.#stopping.signal.aborted) throw new Error('stopped while starting');
   }
 
   /** Resolves when a message of this process to itself has come back through its inbox. */
@@ -68,6 +90,7 @@ export class Pods extends Service {
     const heard = new AbortController();
     this.inbox.on('self-test', () => heard.abort());
     while (!heard.signal.aborted) {
+      this.#throwIfStopping();
       await this.inbox.send(this.options.processId, { type: 'self-test' }).catch(() => false);
       if (!heard.signal.aborted) await Promise.race([once(heard.signal, 'abort'), sleep(500)]);
     }

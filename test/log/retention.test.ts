@@ -1,6 +1,6 @@
 import { setTimeout as pass } from 'node:timers/promises';
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
-import { LogAccess } from '../../src/log/index.js';
+import { type AppendResult, LogAccess } from '../../src/log/index.js';
 import { Keys } from '../../src/redis/keys.js';
 import { eventually } from '../harness/poll.js';
 import { type RedisProcess, startRedis } from '../harness/redis.js';
@@ -160,7 +160,7 @@ describe('lag', () => {
     await using a = await startPod('a', { url: redis.url });
     const positions = await Promise.all(Array.from({ length: 5 }, (_, n) => a.append(`e-${n}`)));
     await eventually(async () => expect(await admin.hget(KEYS.offsets, 'a')).toMatch(/-5 5 /));
-    const { ms, offset } = positions[3]?.position as { ms: number; offset: number };
+    const { ms, offset } = (positions[3] as AppendResult).position;
     await admin.xdel(KEYS.stream, `${ms}-${offset}`);
     await using access = tools();
     await access.whenUp(2000);

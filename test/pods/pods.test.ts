@@ -1,0 +1,236 @@
+import { setTimeout as pass } from 'node:timers/promises';
+import { Redis } from 'ioredis';
+import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
+import { FatalError } from '../../src/core/errors.js';
+import { silentLogger, silentMeter } from '../../src/core/ports.js';
+import { type HandOver, type InboxMessage, Pods, type PodsOptions } from '../../src/pods/index.js';
+import { Keys } from '../../src/redis/keys.js';
+import { eventually } from '../harness/poll.js';
+import { type RedisProcess, startRedis } from '../harness/redis.js';
+import { startTcpProxy } from '../harness/tcp-proxy.js';
+
+const keys = new Keys('hf:');
+
+let redis: RedisProcess;
+let admin: Redis;
+beforeAll(async () => {
+  redis = await startRedis();
+  admin = new Redis(redis.url);
+});
+afterAll(async () => {
+  admin.disconnect();
+  await redis.stop();
+});
+beforeEach(async () => {
+  await admin.flushall();
+});
+
+/** One process, and what happened to it. */
+class Process implements AsyncDisposable {
+  readonly id: string;
+  readonly pods: Pods;
+  readonly buried: string[] = [];
+  readonly heard: InboxMessage[] = [];
+  returns = 0;
+  losses = 0;
+
+  constructor(
+    readonly pod: string,
+    options: Partial<PodsOptions> = {},
+  ) {
+    this.id = `${pod}-${Math.random().toString(36).slice(2, 8)}`;
+    const bury: HandOver = async (dead) => void this.buried.push(dead);
+    this.pods = new Pods({
+      url: redis.url,
+      keys,
+      pod,
+      processId: this.id,
+      handOvers: [bury],
+      onReturn: () => void this.returns++,
+      onLost: () => void this.losses++,
+      logger: silentLogger,
+      meter: silentMeter,
+      ...options,
+    });
+    this.pods.inbox.on('note', (message) => this.heard.push(message));
+  }
+
+  async start(): Promise<this> {
+    await this.pods.start();
+    return this;
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.pods.stop();
+  }
+}
+
+const processes = (): Promise<string[]> => admin.zrange(keys.processes, '0', '-1');
+
+/** As a process that dies without a word: its lease runs out, its name and inbox stay. */
+async function die(id: string, pod: string): Promise<void> {
+  await admin.zadd(keys.processes, 1, id);
+  await admin.hset(keys.podNames, pod, id);
+}
+
+describe('the lease', () => {
+  it('is there while the process runs, and gone when it has stopped', async () => {
+    const a = await new Process('a').start();
+    expect(await processes()).toEqual([a.id]);
+    await pass(4000); // longer than a lease
+    expect(await processes()).toEqual([a.id]);
+    expect(Number(await admin.zscore(keys.processes, a.id))).toBeGreaterThan(Date.now());
+    await a.pods.stop();
+    expect([await processes(), await admin.hgetall(keys.podNames), await admin.exists(keys.inbox(a.id))]).toEqual([
+      [],
+      {},
+      0,
+    ]);
+  });
+
+  it('a living process keeps its name: a second one fails in one line and leaves nothing behind', async () => {
+    await using a = await new Process('same').start();
+    const b = new Process('same');
+    await expect(b.start()).rejects.toBeInstanceOf(FatalError);
+    expect(await processes()).toEqual([a.id]);
+    expect(a.losses).toBe(0);
+    // and once the name is free, the same process may try again
+    await a.pods.stop();
+    await b.start();
+    expect(await admin.hgetall(keys.podNames)).toEqual({ same: b.id });
+    await b.pods.stop();
+  });
+
+  it('a dead one’s name is taken over after its lease', async () => {
+    await admin.zadd(keys.processes, Date.now() + 1500, 'older');
+    await admin.hset(keys.podNames, 'p', 'older');
+    await using a = await new Process('p').start();
+    expect(await admin.hget(keys.podNames, 'p')).toBe(a.id);
+  });
+
+  it('a process that was paused so long that its name is another’s now is told so', async () => {
+    await using a = await new Process('p').start();
+    await admin.hset(keys.podNames, 'p', 'newer');
+    await eventually(() => expect(a.losses).toBe(1));
+  });
+
+  it('a process that was buried while it was paused says that it is back', async () => {
+    await using a = await new Process('p').start();
+    await admin.zrem(keys.processes, a.id);
+    await admin.hdel(keys.podNames, 'p');
+    await eventually(() => expect(a.returns).toBe(1));
+    expect(await processes()).toEqual([a.id]);
+    expect(await admin.hget(keys.podNames, 'p')).toBe(a.id);
+  });
+});
+
+describe('the reaper', () => {
+  it('hands over what a dead process held, once, and removes it', async () => {
+    await using a = await new Process('a').start();
+    await using b = await new Process('b').start();
+    await using c = await new Process('c').start();
+    await die('dead', 'd');
+    await eventually(async () => expect((await processes()).sort()).toEqual([a.id, b.id, c.id].sort()), {
+      withinMs: 10_000,
+    });
+    await pass(1000);
+    expect([...a.buried, ...b.buried, ...c.buried]).toEqual(['dead']);
+    expect(Object.keys(await admin.hgetall(keys.podNames)).sort()).toEqual(['a', 'b', 'c']);
+  });
+
+  it('a hand-over that fails is tried again, and the process stays in the set until it is done', async () => {
+    let tries = 0;
+    const failsOnce: HandOver = async () => {
+      if (++tries === 1) throw new Error('Redis went away');
+    };
+    await using a = await new Process('a', { handOvers: [failsOnce] }).start();
+    await die('dead', 'd');
+    await eventually(() => tries === 1, { withinMs: 10_000 });
+    expect(await processes()).toContain('dead');
+    await eventually(async () => expect(await processes()).toEqual([a.id]), { withinMs: 10_000 });
+    expect(tries).toBe(2);
+  });
+
+  it('a stall of Redis longer than a lease kills nobody', async () => {
+    await using a = await new Process('a').start();
+    await using b = await new Process('b').start();
+    await pass(3500); // both may judge by now
+    redis.pause();
+    await pass(4000);
+    redis.resume();
+    await eventually(async () => expect((await processes()).sort()).toEqual([a.id, b.id].sort()));
+    await pass(2000);
+    expect([a.buried, b.buried, a.losses, b.losses]).toEqual([[], [], 0, 0]);
+    // control: they do judge again
+    await die('dead', 'd');
+    await eventually(() => expect([...a.buried, ...b.buried]).toEqual(['dead']), { withinMs: 10_000 });
+  });
+
+  it('a process that is cut off from Redis buries nobody when it is back', async () => {
+    await using proxy = await startTcpProxy(redis.port);
+    await using a = await new Process('a', { url: `redis://127.0.0.1:${proxy.port}` }).start();
+    await using b = await new Process('b').start();
+    await pass(3500);
+    proxy.blackhole(true);
+    await eventually(() => expect(b.buried).toEqual([a.id]), { withinMs: 10_000 });
+    proxy.blackhole(false);
+    await eventually(() => expect(a.returns).toBe(1), { withinMs: 10_000 });
+    expect(a.buried).toEqual([]);
+    expect((await processes()).sort()).toEqual([a.id, b.id].sort());
+  });
+});
+
+describe('the inbox', () => {
+  const note = (n: number): InboxMessage => ({ type: 'note', n });
+
+  it('brings messages in order, once', async () => {
+    await using a = await new Process('a').start();
+    await using b = await new Process('b').start();
+    for (let n = 0; n < 100; n++) expect(await a.pods.inbox.send(b.id, note(n))).toBe(true);
+    await eventually(() => expect(b.heard.map(({ n }) => n)).toEqual(Array.from({ length: 100 }, (_, n) => n)));
+  });
+
+  it('a message to nobody makes nothing', async () => {
+    await using a = await new Process('a').start();
+    expect(await a.pods.inbox.send('nobody', note(1))).toBe(false);
+    expect(await admin.exists(keys.inbox('nobody'))).toBe(0);
+  });
+
+  it('survives FLUSHALL within a few renewals', async () => {
+    await using a = await new Process('a').start();
+    await using b = await new Process('b').start();
+    await admin.flushall();
+    await eventually(() => a.pods.inbox.send(b.id, note(1)), { withinMs: 5000 });
+    await eventually(() => expect(b.heard.map(({ n }) => n)).toEqual([1]));
+  });
+
+  it('a Redis whose clock is behind is listened to as well', async () => {
+    await using proxy = await startTcpProxy(redis.port);
+    await using a = await new Process('a').start();
+    await using b = await new Process('b', { url: `redis://127.0.0.1:${proxy.port}` }).start();
+    // as if what b had read last came from a clock that was ahead
+    await admin.xadd(keys.inbox(b.id), `${Date.now() + 600_000}-0`, 'm', JSON.stringify(note(1)));
+    await eventually(() => expect(b.heard.length).toBe(1));
+    await admin.del(keys.inbox(b.id));
+    proxy.rst();
+    await eventually(() => a.pods.inbox.send(b.id, note(2)), { withinMs: 5000 });
+    await eventually(() => expect(b.heard.map(({ n }) => n)).toEqual([1, 2]));
+  });
+
+  it('what cannot be read, and a handler that throws, do not hold up the next', async () => {
+    await using a = await new Process('a').start();
+    a.pods.inbox.on('bad', () => {
+      throw new Error('handler');
+    });
+    for (const text of ['', 'no json', 'null', '[]', '{"type":"unheard-of"}', '{"type":"bad"}'])
+      await admin.xadd(keys.inbox(a.id), '*', 'm', text);
+    await admin.xadd(keys.inbox(a.id), '*', 'x', 'y');
+    await a.pods.inbox.send(a.id, note(1));
+    await eventually(() => expect(a.heard.length).toBe(1));
+  });
+
+  it('hears itself', async () => {
+    await using a = await new Process('a').start();
+    await a.pods.hearSelf();
+  });
+});
