@@ -62,8 +62,11 @@ export class ResumeRecords {
     return saved === 1 ? 'saved' : 'lost';
   }
 
-  /** The record of a connection that may be resumed. Rejects when Redis can't answer. */
-  async find(pid: string): Promise<FoundRecord | undefined> {
+  /**
+   * The record of a connection that may be resumed. `'orphaned'`: of a process that nobody knows, long dead, or alive and
+   * about to renew its lease after Redis lost everything. Rejects when Redis can't answer.
+   */
+  async find(pid: string): Promise<FoundRecord | 'orphaned' | undefined> {
     const { redis } = this.connection;
     const value = await redis.get(this.keys.resume(pid));
     if (value === null) return undefined;
@@ -75,7 +78,7 @@ export class ResumeRecords {
         redis.zscore(this.keys.processes, process),
         redis.exists(this.keys.deathMark(process)),
       ]);
-      if (score === null && mark === 0) return undefined;
+      if (score === null && mark === 0) return 'orphaned';
     }
     return { owner, state: JSON.parse(value.slice(line + 1)) as ResumeState };
   }

@@ -22,6 +22,8 @@ import { Slots } from './slots.js';
 /** A returning client is held that long while Redis can't answer: between 5 and 10 s, so that they don't come back together. */
 const HOLD_MS = 5000;
 const REDIS_MS = 1000;
+/** Longer than a process takes to renew its lease. */
+const LEASE_RENEWED_MS = 700;
 const CLIENT_TYPES = new Set(['user-scoped', 'session-scoped', 'machine-scoped']);
 
 export interface HandshakeOptions {
@@ -41,6 +43,8 @@ export interface HandshakeOptions {
   readonly heldHandshakes: number;
   readonly recoveryWindowMs: number;
 }
+
+type Found = FoundRecord | 'none' | 'orphaned' | 'unknown';
 
 /** Private parts of Socket.IO's socket that recovery needs: it sets them itself only in a restore before the middlewares. */
 interface SocketInternals {
@@ -73,10 +77,15 @@ export class Handshake {
     checkClientType(auth);
     let found: FoundRecord | undefined;
     if (auth.pid !== undefined && this.options.recoveryWindowMs > 0) {
-      const answer = await this.#slots.run(() => this.#find(auth.pid as string));
-      const record = answer === 'unknown' ? await this.#hold(socket, auth.pid) : answer;
-      if (record === 'closed') return undefined;
-      found = record === 'none' ? undefined : record;
+      const pid = auth.pid;
+      let answer: Found | 'closed' = await this.#slots.run(() => this.#find(pid));
+      if (answer === 'orphaned') {
+        await sleep(LEASE_RENEWED_MS);
+        answer = await this.#find(pid);
+      }
+      if (answer === 'unknown') answer = await this.#hold(socket, pid);
+      if (answer === 'closed') return undefined;
+      found = typeof answer === 'string' ? undefined : answer;
     }
     return this.#slots.run(async () => {
       // whoever waited for a slot may be gone, and its record may be its next connection's by now
@@ -128,7 +137,7 @@ export class Handshake {
 
   // --- the record that a client brings
 
-  async #find(pid: string): Promise<FoundRecord | 'none' | 'unknown'> {
+  async #find(pid: string): Promise<Found> {
     try {
       const found = await within(
         REDIS_MS,
@@ -141,7 +150,7 @@ export class Handshake {
   }
 
   /** Redis can't say: the client waits, or comes back with what it has. A fresh start would lose what it missed. */
-  async #hold(socket: Socket, pid: string): Promise<FoundRecord | 'none' | 'closed'> {
+  async #hold(socket: Socket, pid: string): Promise<FoundRecord | 'none' | 'orphaned' | 'closed'> {
     const { metrics, heldHandshakes } = this.options;
     const deadline = performance.now() + HOLD_MS + fullJitter(0, HOLD_MS, HOLD_MS);
     metrics.held.inc();

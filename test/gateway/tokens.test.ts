@@ -1,0 +1,106 @@
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { connect } from '../harness/client.js';
+import { eventually } from '../harness/poll.js';
+import { ALL_CAPS, token } from '../harness/token.js';
+import { dataOf, join, publish, type Stack, someone, startStack } from './fixture.js';
+import { RawClient } from './raw-client.js';
+
+let stack: Stack;
+
+beforeAll(async () => {
+  stack = await startStack(1);
+});
+afterAll(() => stack?.stop());
+
+test('a socket ends with its token: told why, nothing after, and nobody gets in with it', async () => {
+  const pod = stack.pod(0);
+  const room = someone('room');
+  const sub = someone();
+  const expiring = await token({ sub, caps: ALL_CAPS, ttlSeconds: 3 });
+  const endsAt = Math.floor(Date.now() / 1000) * 1000 + 3000;
+  await using raw = new RawClient(pod.port);
+  await raw.open({ token: expiring });
+  await raw.ask(1, 'subscribe', { room });
+  await using client = await connect(pod.url, { token: expiring });
+  await client.subscribe(room);
+  while (Date.now() < endsAt + 4000 && !raw.isClosed) await publish(pod, room, [Date.now()]);
+  expect(raw.isClosed).toBe(true);
+  expect(Date.now()).toBeLessThan(endsAt + 4000);
+  const closing = raw.texts.findIndex((text) => text.includes('holdfast:closing'));
+  expect(raw.texts[closing]).toContain('{"code":"token_expired","reason":"the token has expired","reconnect":true}');
+  expect(raw.texts.slice(closing + 1).filter((text) => text.startsWith('42'))).toEqual([]);
+  // the stock client came back with the same token, until it was told the end of it
+  await eventually(() => client.connectErrors.length > 0, { withinMs: 15_000 });
+  expect(client.connectErrors[0]).toMatchObject({ message: 'the token has expired', data: { code: 'token_expired' } });
+  expect(client.socket.active).toBe(false);
+  const seen = client.received.length;
+  await publish(pod, room, ['after']);
+  await using other = await join(pod, { rooms: [room] });
+  await publish(pod, room, ['marker']);
+  await eventually(() => dataOf(other).includes('marker'));
+  expect(client.received).toHaveLength(seen);
+});
+
+test('a refreshed token keeps the socket, its rooms and its position', async () => {
+  const pod = stack.pod(0);
+  const room = someone('room');
+  const sub = someone();
+  await using client = await connect(pod.url, { token: await token({ sub, caps: ALL_CAPS, ttlSeconds: 3 }) });
+  await client.subscribe(room);
+  expect(await client.request('auth-refresh', { token: await token({ sub, caps: ALL_CAPS }) })).toEqual({ ok: true });
+  const end = Date.now() + 6000;
+  let count = 0;
+  while (Date.now() < end) {
+    await publish(pod, room, [count++]);
+    await new Promise((resolve) => setTimeout(resolve, 100));
+  }
+  await eventually(() => client.received.length === count);
+  expect(client.disconnects).toEqual([]);
+  expect(dataOf(client)).toEqual(Array.from({ length: count }, (_, index) => index));
+});
+
+test('a refresh with fewer rights leaves the rooms that they do not cover, at once and in the record', async () => {
+  const pod = stack.pod(0);
+  const [kept, left] = [someone('kept'), someone('left')];
+  const sub = someone();
+  await using client = await connect(pod.url, { token: await token({ sub, caps: ALL_CAPS }) });
+  for (const room of [kept, left]) await client.subscribe(room);
+  const fewer = await token({ sub, caps: { subscribe: [kept] } });
+  expect(await client.request('auth-refresh', { token: fewer })).toEqual({ ok: true });
+  await publish(pod, left, ['hidden']);
+  await publish(pod, kept, ['shown']);
+  await publish(pod, `user:${sub}`, ['own']);
+  await eventually(() => client.received.length === 2);
+  expect(await client.publish({ room: kept, event: 'e' })).toMatchObject({ code: 'permission_denied' });
+  client.cut();
+  await publish(pod, left, ['hidden']);
+  await publish(pod, kept, ['shown again']);
+  await eventually(() => client.received.length === 3);
+  expect(dataOf(client)).toEqual(['shown', 'own', 'shown again']);
+});
+
+test('a refresh with another’s token, another device’s, or none is refused, and changes nothing', async () => {
+  const pod = stack.pod(0);
+  const sub = someone();
+  await using client = await connect(pod.url, { token: await token({ sub, device: 'a' }) });
+  const refused = async (answer: unknown, code: string) =>
+    expect(await client.request('auth-refresh', { token: answer })).toMatchObject({ ok: false, code });
+  await refused(await token({ sub: someone(), device: 'a' }), 'permission_denied');
+  await refused(await token({ sub, device: 'b' }), 'permission_denied');
+  await refused(await token({ sub }), 'permission_denied');
+  await refused(await token({ sub, device: 'a', tenant: 'other' }), 'permission_denied');
+  await refused(await token({ sub, device: 'a', ttlSeconds: -60 }), 'token_expired');
+  await refused('x', 'unauthorized');
+  await refused(undefined, 'unauthorized');
+  await publish(pod, `user:${sub}`, ['still its own']);
+  await eventually(() => client.received.length === 1);
+});
+
+test('a token of sixty days, or of ten thousand years, closes nothing', async () => {
+  for (const ttlSeconds of [60 * 86_400, 1e11]) {
+    await using client = await connect(stack.pod(0).url, { token: await token({ sub: someone(), ttlSeconds }) });
+    await client.request('unsubscribe', { room: 'x' });
+    expect(client.disconnects).toEqual([]);
+    expect(client.control).toEqual([]);
+  }
+});
