@@ -1,10 +1,17 @@
+import { generateKeyPairSync } from 'node:crypto';
+import { once } from 'node:events';
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { exportJWK, SignJWT } from 'jose';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { connect } from '../harness/client.js';
+import { connect, open } from '../harness/client.js';
+import { startPod } from '../harness/pod.js';
 import { eventually } from '../harness/poll.js';
 import { ALL_CAPS, token } from '../harness/token.js';
 import { dataOf, join, publish, type Stack, someone, startStack } from './fixture.js';
 import { RawClient } from './raw-client.js';
 
+const UNAVAILABLE = 'holdfast_connections_refused_total{reason="unavailable"}';
 let stack: Stack;
 
 beforeAll(async () => {
@@ -103,4 +110,38 @@ test('a token of sixty days, or of ten thousand years, closes nothing', async ()
     expect(client.disconnects).toEqual([]);
     expect(client.control).toEqual([]);
   }
+});
+
+test('an outage of the issuer refuses nobody: clients wait, and are in when it is back', async () => {
+  const { publicKey, privateKey } = generateKeyPairSync('ec', { namedCurve: 'P-256' });
+  const keys = JSON.stringify({ keys: [{ ...(await exportJWK(publicKey)), kid: 'k', alg: 'ES256' }] });
+  let isOut = true;
+  await using issuer = createServer((_request, response) => response.writeHead(isOut ? 503 : 200).end(keys));
+  issuer.listen(0, '127.0.0.1');
+  await once(issuer, 'listening');
+  await using pod = await startPod({
+    redisUrl: stack.redis.url,
+    name: 'with-issuer',
+    env: {
+      HOLDFAST_JWT_SECRET: undefined,
+      HOLDFAST_JWT_JWKS_URL: `http://127.0.0.1:${(issuer.address() as AddressInfo).port}/`,
+      HOLDFAST_JWT_ALGORITHM: 'ES256',
+    },
+  });
+  const signed = await new SignJWT({ sub: someone() })
+    .setProtectedHeader({ alg: 'ES256', kid: 'k' })
+    .setExpirationTime('5m')
+    .sign(privateKey);
+  await using client = open(pod.url, { token: signed });
+  await eventually(async () => ((await pod.metrics()).get(UNAVAILABLE) ?? 0) >= 1, { what: 'a soft refusal' });
+  isOut = false;
+  await client.connected(20_000);
+  expect(client.connectErrors.filter((error) => 'data' in error)).toEqual([]);
+  // a token of the other kind is no token here
+  await using forger = new RawClient(pod.port);
+  expect((await forger.open({ token: await token({ sub: someone() }) })).data?.code).toBe('unauthorized');
+  // and while the issuer is away again, who is known stays known
+  isOut = true;
+  await using second = await connect(pod.url, { token: signed });
+  expect(second.connects).toHaveLength(1);
 });

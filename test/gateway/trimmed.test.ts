@@ -15,6 +15,7 @@ beforeAll(async () => {
       HOLDFAST_LOG_MAX_ENTRIES: '160',
       HOLDFAST_GATEWAY_RING_BYTES: '65536',
       HOLDFAST_GATEWAY_RECOVERY_WINDOW_MS: '30s',
+      HOLDFAST_GATEWAY_POSITION_HEARTBEAT_MS: '1s',
     },
   });
 });
@@ -71,6 +72,21 @@ test('what the ring has lost and the log has not comes from the log', async () =
   await publish(stack.pod(0), room, numbers(1, 140));
   await eventually(() => client.received.length === 141, { withinMs: 15_000 });
   expect(dataOf(client)).toEqual(numbers(0, 141));
+  expect(client.connects[1]?.recovered).toBe(true);
+  expect(client.gaps).toEqual([]);
+});
+
+test('a quiet client in a busy log recovers: trimming does not overtake the position that it heard', async () => {
+  const room = someone('room');
+  await using client = await join(stack.pod(0), { rooms: [room] });
+  await publish(stack.pod(0), room, ['long ago']);
+  await eventually(() => client.received.length === 1);
+  const noise = await publish(stack.pod(0), someone('busy'), numbers(0, 700));
+  const last = offsetOf(noise.at(-1));
+  await eventually(() => offsetOf(client.positions.at(-1)) >= last, { withinMs: 10_000, what: 'a newer position' });
+  client.cut();
+  await publish(stack.pod(0), room, ['missed']);
+  await eventually(() => client.received.length === 2);
   expect(client.connects[1]?.recovered).toBe(true);
   expect(client.gaps).toEqual([]);
 });
