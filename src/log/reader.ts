@@ -447,10 +447,11 @@ export class Reader extends Service {
   // --- reading
 
   async #readForever(): Promise<void> {
-    const { reads, metrics } = this.options;
+    const { reads, commands, metrics } = this.options;
     while (!this.#isClosed && !this.#isFenced) {
-      if (!reads.isUp) {
-        await reads.whenUp(100);
+      const needed = this.#mustFindPlace && reads.isUp ? commands : reads;
+      if (!needed.isUp) {
+        await needed.whenUp(100);
         continue;
       }
       const op = { seating: false, plain: false };
@@ -484,7 +485,7 @@ export class Reader extends Service {
     const { reads, metrics } = this.options;
     const turn = this.#turn;
     const generation = reads.generation;
-    if (!this.isVerified || this.#verified.reads !== generation) {
+    if (this.#verified.reads !== generation) {
       if (!(await this.#check())) await sleep(50, this.#stopping.signal);
       return false;
     }

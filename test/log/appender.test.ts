@@ -302,7 +302,7 @@ describe('when Redis cannot', () => {
     proxy.rst();
     const outcomes = await Promise.all(Array.from({ length: 200_000 }, () => outcomeOf(pod.append('s', '1'))));
     expect(outcomes.filter(({ code }) => code === 'overloaded').length).toBeGreaterThan(50_000);
-    expect(Math.max(...outcomes.slice(0, 1000).map(({ ms }) => ms))).toBeLessThan(8000);
+    expect(Math.max(...outcomes.slice(0, 1000).map(({ ms }) => ms))).toBeLessThan(30_000);
     await proxy.refuse(false);
     await eventually(async () => void (await pod.append('after')), { withinMs: 10_000 });
     expect(await idsInLog(admin)).toEqual(new Set(['after']));

@@ -87,7 +87,7 @@ describe('the group is only a cursor', () => {
         const until = performance.now() + 1500;
         while (performance.now() < until) {
           const found = (await admin
-            .xreadgroup('GROUP', 'pod:a', 'thief', 'COUNT', 5, 'STREAMS', KEYS.stream, '>')
+            .xreadgroup('GROUP', 'pod:a', 'thief', 'COUNT', 5, 'BLOCK', 100, 'STREAMS', KEYS.stream, '>')
             .catch(() => null)) as [string, unknown[]][] | null;
           stolen += found?.[0]?.[1].length ?? 0;
         }
