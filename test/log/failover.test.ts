@@ -1,0 +1,60 @@
+import { setTimeout as pass } from 'node:timers/promises';
+import { expect, it } from 'vitest';
+import { eventually } from '../harness/poll.js';
+import { startRedis } from '../harness/redis.js';
+import { startTcpProxy, TcpProxy } from '../harness/tcp-proxy.js';
+import { adminOf, Ledger, startPod } from './rig.js';
+
+/** A promotion behind an address that moves, while the connections to the old master stay open. */
+async function failOver(lagMs: number): Promise<{ lost: number }> {
+  await using old = await startRedis({ aof: 'off', config: { 'repl-diskless-sync-delay': '0' } });
+  await using next = await startRedis({ aof: 'off' });
+  await using oldAdmin = adminOf(old.url);
+  await using nextAdmin = adminOf(next.url);
+  await nextAdmin.replicaof('127.0.0.1', String(old.port));
+  await eventually(async () => (await nextAdmin.info('replication')).includes('master_link_status:up'), {
+    withinMs: 20_000,
+  });
+  const toOld = [await startTcpProxy(old.port), await startTcpProxy(old.port)] as const;
+  const toNext = toOld.map(({ port }) => new TcpProxy(port, next.port));
+  try {
+    await using a = await startPod('a', { url: `redis://127.0.0.1:${toOld[0].port}` });
+    await using b = await startPod('b', { url: `redis://127.0.0.1:${toOld[1].port}` });
+    const ledger = new Ledger(nextAdmin);
+    let probes = 0;
+    let againAfterMs = 0;
+    await ledger.during([a, b], async () => {
+      await pass(500);
+      await nextAdmin.replicaof('NO', 'ONE');
+      await pass(lagMs); // what the old master accepts meanwhile is lost
+      await oldAdmin.replicaof('127.0.0.1', String(next.port));
+      const movedAt = performance.now();
+      for (const proxy of toOld) await proxy.refuse(true);
+      for (const proxy of toNext) await proxy.listen();
+      const worksAgain = async (): Promise<void> => {
+        for (const pod of [a, b]) {
+          const id = `again-${++probes}`;
+          await pod.append(id);
+          await eventually(() => pod.ids.includes(id), { withinMs: 1000 });
+        }
+      };
+      await eventually(worksAgain, { withinMs: 15_000, what: 'both pods to append and read again' });
+      againAfterMs = performance.now() - movedAt;
+      await pass(500);
+    });
+    for (const pod of [a, b]) await ledger.settle(pod);
+    expect(againAfterMs).toBeLessThan(8000);
+    expect([a.gaps.length, b.gaps.length]).toEqual(lagMs > 0 ? [1, 1] : [a.gaps.length, b.gaps.length]);
+    return { lost: a.gaps.reduce((sum, { from, to }) => sum + to.offset - from.offset + 1, 0) };
+  } finally {
+    for (const proxy of [...toOld, ...toNext]) await proxy.stop();
+  }
+}
+
+it('a promotion behind open connections: appends and delivery go on at the new master', async () => {
+  await failOver(0);
+});
+
+it('a promotion that lost 400 ms of acknowledged entries: one gap at every pod names them', async () => {
+  expect((await failOver(400)).lost).toBeGreaterThan(20);
+});
