@@ -1,7 +1,8 @@
-// A relay's stand-in: `node child.mjs <built src> <verb> <dir>`; prints one line, then lives until its parent ends it.
-const [built, verb, dir] = process.argv.slice(2);
-const { startEmbedded } = await import(`${built}/embedded/index.js`);
-const { lockFolder } = await import(`${built}/embedded/folder-lock.js`);
+import { lockFolder } from '../../dist/embedded/folder-lock.js';
+import { startEmbedded } from '../../dist/embedded/index.js';
+
+// A relay's stand-in: `node child.mjs <verb> <dir>`; prints one line, then lives until its parent ends it.
+const [verb, dir] = process.argv.slice(2);
 
 process.stdin.resume().on('end', () => process.exit());
 

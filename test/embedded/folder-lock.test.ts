@@ -1,20 +1,14 @@
 import { writeFile } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest';
+import { describe, expect, it, onTestFinished } from 'vitest';
 import { FatalError } from '../../src/core/errors.js';
 import { lockFolder, readHolder } from '../../src/embedded/folder-lock.js';
-import { type Built, build, launch } from './children.js';
+import { launch } from './children.js';
 import { temporaryFolder } from './fixtures.js';
 
-let built: Built;
-beforeAll(async () => {
-  built = await build();
-}, 60_000);
-afterAll(() => built.remove());
-
 async function contend(dir: string, count: number) {
-  const children = await Promise.all(Array.from({ length: count }, () => launch(built, 'lock', dir)));
+  const children = await Promise.all(Array.from({ length: count }, () => launch('lock', dir)));
   onTestFinished(async () => void (await Promise.all(children.map((child) => child.kill()))));
   const holders = children.filter((child) => child.said.ok);
   return { holders, refused: children.filter((child) => !child.said.ok) };

@@ -1,13 +1,7 @@
-import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest';
+import { describe, expect, it, onTestFinished } from 'vitest';
 import { findEmbedded, startEmbedded } from '../../src/embedded/index.js';
-import { type Built, build, launch } from './children.js';
+import { launch } from './children.js';
 import { clientOf, isAlive, pidOf, temporaryFolder, until } from './fixtures.js';
-
-let built: Built;
-beforeAll(async () => {
-  built = await build();
-}, 60_000);
-afterAll(() => built.remove());
 
 describe('a start without settings', { timeout: 30_000 }, () => {
   it('gives the same secrets and data at each start in a folder', async () => {
@@ -34,7 +28,7 @@ describe('a start without settings', { timeout: 30_000 }, () => {
 
   it('refuses a folder that another relay serves, and does it no harm', async () => {
     const dir = await temporaryFolder();
-    const holder = await launch(built, 'start', dir);
+    const holder = await launch('start', dir);
     onTestFinished(() => holder.kill());
     await expect(startEmbedded({ dir })).rejects.toThrow(/^[^\n]* is in use by process \d+: [^\n]*$/);
     expect(await clientOf(holder.said.url).ping()).toBe('PONG');
@@ -42,7 +36,7 @@ describe('a start without settings', { timeout: 30_000 }, () => {
 
   it('ends Redis within 2 s of a kill -9, and has every acknowledged write at the next start', async () => {
     const dir = await temporaryFolder();
-    const relay = await launch(built, 'start', dir);
+    const relay = await launch('start', dir);
     const client = clientOf(relay.said.url);
     const pid = await pidOf(client);
     let acked = 0;

@@ -60,171 +60,78 @@ function clientOf(url: string): Redis & Disposable {
   return Object.assign(client, { [Symbol.dispose]: () => client.disconnect() });
 }
 
-describe('a boot', { concurrent: true }, () => {
-  describe('what can never start says why in one line', () => {
-    it('nothing listens where Redis should: after about 10 s', async () => {
-      const port = await freePort();
-      const { code, said, tookMs } = await failToBoot({ redisUrl: `redis://127.0.0.1:${port}` });
-      expect(code).toBe(1);
-      expect(said).toEqual([
-        expect.stringMatching(/^holdfast: Redis at 127\.0\.0\.1:\d+ does not answer: .*ECONNREFUSED/),
-      ]);
-      expect(tookMs).toBeGreaterThan(9000);
-      expect(tookMs).toBeLessThan(25_000);
-    });
+/** Waits for the line that says so, sees nothing bound for longer than the gate, heals, and sees it start. */
+async function waitsUntilHealed(pod: Pod, code: string, heal: () => Promise<unknown>, forMs: number): Promise<void> {
+  await eventually(() => pod.logs.some((line) => line.includes(`"code":"${code}"`)), { withinMs: 15_000 });
+  const until = performance.now() + forMs;
+  while (performance.now() < until) {
+    expect(pod.isRunning).toBe(true);
+    expect(await answers(`${pod.url}/health`)).toBe(false);
+    expect(await answers(`${pod.opsUrl}/_liveness`)).toBe(false);
+    await sleep(250);
+  }
+  expect(pod.logs.filter((line) => line.includes('redis_refuses'))).toHaveLength(1);
+  await heal();
+  await pod.ready(20_000);
+}
 
-    it('a port that accepts and says nothing never passes for Redis: after about 10 s', async () => {
-      await using silent = await silentPort();
-      const { code, said, tookMs } = await failToBoot({ redisUrl: `redis://127.0.0.1:${silent.port}` });
-      expect(code).toBe(1);
-      expect(said).toEqual([expect.stringMatching(/^holdfast: Redis at 127\.0\.0\.1:\d+ does not answer: /)]);
-      expect(tookMs).toBeGreaterThan(9000);
-      expect(tookMs).toBeLessThan(25_000);
-    });
-
-    it('a wrong password, and none: at once', async () => {
-      await using locked = await startRedis({ config: { requirepass: 'right' } });
-      const wrong = failToBoot({ redisUrl: locked.url.replace('//', '//:wrong@') });
-      const none = failToBoot({ redisUrl: locked.url });
-      for (const { code, said, tookMs } of await Promise.all([wrong, none])) {
-        expect(code).toBe(1);
-        expect(said).toEqual([expect.stringMatching(/^holdfast: Redis refuses this relay: /)]);
-        expect(said[0]).not.toContain('wrong@');
-        expect(tookMs).toBeLessThan(8000);
-      }
-    });
-
-    it('a taken PORT', async () => {
-      await using taken = await silentPort();
-      const { port } = taken;
-      expect(await failToBoot({ env: { PORT: String(port) } })).toMatchObject({
-        code: 1,
-        said: [`holdfast: cannot bind the public listener to 127.0.0.1:${port} (PORT): the port is taken`],
-      });
-    });
-
-    it('a taken OPS_PORT', async () => {
-      await using taken = await silentPort();
-      const { port } = taken;
-      expect(await failToBoot({ env: { OPS_PORT: String(port) } })).toMatchObject({
-        code: 1,
-        said: [`holdfast: cannot bind the private listener to 127.0.0.1:${port} (OPS_PORT): the port is taken`],
-      });
-    });
-
-    it('a start that failed leaves no lease behind: the next one with its name need not wait', async () => {
-      await using taken = await silentPort();
-      const env: Record<string, string> = { ...fresh(), OPS_PORT: String(taken.port) };
-      expect((await failToBoot({ env })).code).toBe(1);
-      using client = clientOf(redis.url);
-      expect(await client.zcard(`${env.HOLDFAST_REDIS_PREFIX}{pods}:processes`)).toBe(0);
-    });
-
-    it('no key for tokens beside REDIS_URL', async () => {
-      const { code, said, tookMs } = await failToBoot({ env: { HOLDFAST_JWT_SECRET: undefined } });
-      expect(code).toBe(1);
-      expect(said).toEqual([expect.stringMatching(/^holdfast: no key verifies tokens: set HOLDFAST_JWT_SECRET/)]);
-      expect(tookMs).toBeLessThan(8000);
-    });
-
-    it.each(['redis://a:6379,redis://b:6379', 'redis+sentinel://a:26379/main'])('%s', async (redisUrl) => {
-      expect(await failToBoot({ redisUrl })).toMatchObject({
-        code: 1,
-        said: [
-          'holdfast: REDIS_URL: wants one Redis, redis:// or rediss://: Redis Cluster and Sentinel are not supported yet',
-        ],
-      });
-    });
+// these wait more than they work
+describe('a boot that takes its time', { concurrent: true }, () => {
+  it('nothing listens where Redis should: after about 10 s', async () => {
+    const port = await freePort();
+    const { code, said, tookMs } = await failToBoot({ redisUrl: `redis://127.0.0.1:${port}` });
+    expect(code).toBe(1);
+    expect(said).toEqual([
+      expect.stringMatching(/^holdfast: Redis at 127\.0\.0\.1:\d+ does not answer: .*ECONNREFUSED/),
+    ]);
+    expect(tookMs).toBeGreaterThan(9000);
+    expect(tookMs).toBeLessThan(45_000);
   });
 
-  describe('a second process', () => {
-    it('of the same pod name gives up after about a lease, and does the first no harm', async () => {
-      const env = fresh();
-      await using first = await startPod({ redisUrl: redis.url, name: 'pod-a', env });
-      const { code, said, tookMs } = await failToBoot({ env });
-      expect(code).toBe(1);
-      expect(said).toEqual(['holdfast: another live process is pod "pod-a": give each its own HOLDFAST_POD']);
-      expect(tookMs).toBeGreaterThan(3000);
-      expect(tookMs).toBeLessThan(15_000);
-      expect(first.isRunning).toBe(true);
-      expect(await answers(`${first.opsUrl}/_readiness`)).toBe(true);
-    });
-
-    it('with another number of partitions is refused', async () => {
-      const env = fresh();
-      await using _first = await startPod({
-        redisUrl: redis.url,
-        name: 'pod-a',
-        env: { ...env, HOLDFAST_PARTITIONS: '2' },
-      });
-      const { code, said } = await failToBoot({ name: 'pod-b', env: { ...env, HOLDFAST_PARTITIONS: '3' } });
-      expect(code).toBe(1);
-      expect(said).toEqual([expect.stringMatching(/^holdfast: .*partitions/)]);
-    });
+  it('a port that accepts and says nothing never passes for Redis: after about 10 s', async () => {
+    await using silent = await silentPort();
+    const { code, said, tookMs } = await failToBoot({ redisUrl: `redis://127.0.0.1:${silent.port}` });
+    expect(code).toBe(1);
+    expect(said).toEqual([expect.stringMatching(/^holdfast: Redis at 127\.0\.0\.1:\d+ does not answer: /)]);
+    expect(tookMs).toBeGreaterThan(9000);
+    expect(tookMs).toBeLessThan(45_000);
   });
 
-  describe('a Redis that answers but refuses is waited for, unbound', () => {
-    /** Waits for the line that says so, sees nothing bound for longer than the gate, heals, and sees it start. */
-    async function waitsUntilHealed(
-      pod: Pod,
-      code: string,
-      heal: () => Promise<unknown>,
-      forMs: number,
-    ): Promise<void> {
-      await eventually(() => pod.logs.some((line) => line.includes(`"code":"${code}"`)), { withinMs: 15_000 });
-      const until = performance.now() + forMs;
-      while (performance.now() < until) {
-        expect(pod.isRunning).toBe(true);
-        expect(await answers(`${pod.url}/health`)).toBe(false);
-        expect(await answers(`${pod.opsUrl}/_liveness`)).toBe(false);
-        await sleep(250);
-      }
-      expect(pod.logs.filter((line) => line.includes('redis_refuses'))).toHaveLength(1);
-      await heal();
-      await pod.ready(20_000);
-    }
-
-    it('OOM, for longer than a dead one is waited for', async () => {
-      await using full = await startRedis({ config: { maxmemory: '1', 'maxmemory-policy': 'noeviction' } });
-      await using pod = await spawnPod({ redisUrl: full.url, name: 'pod-a' });
-      using client = clientOf(full.url);
-      await waitsUntilHealed(pod, 'OOM', () => client.config('SET', 'maxmemory', '0'), 12_000);
-    });
-
-    it('READONLY', async () => {
-      await using replica = await startRedis({ config: { replicaof: `127.0.0.1 ${redis.port}` } });
-      await using pod = await spawnPod({ redisUrl: replica.url, name: 'pod-a' });
-      using client = clientOf(replica.url);
-      await waitsUntilHealed(pod, 'READONLY', () => client.call('REPLICAOF', 'NO', 'ONE'), 1000);
-    });
-
-    it('LOADING', async () => {
-      await using slow = await startRedis({
-        aof: 'off',
-        config: {
-          'key-load-delay': '100',
-          'loading-process-events-interval-bytes': '1024',
-          'enable-debug-command': 'yes',
-        },
-      });
-      using client = clientOf(slow.url);
-      await client.call('DEBUG', 'POPULATE', '60000');
-      await client.call('SAVE');
-      await slow.kill();
-      const loading = slow.start();
-      await using pod = await spawnPod({ redisUrl: slow.url, name: 'pod-a' });
-      await waitsUntilHealed(pod, 'LOADING', () => loading, 500);
-    });
+  it('a full Redis is waited for, unbound, for longer than a dead one', async () => {
+    await using full = await startRedis({ config: { maxmemory: '1', 'maxmemory-policy': 'noeviction' } });
+    await using pod = await spawnPod({ redisUrl: full.url, name: 'pod-a' });
+    using client = clientOf(full.url);
+    await waitsUntilHealed(pod, 'OOM', () => client.config('SET', 'maxmemory', '0'), 12_000);
   });
 
-  it('the private listener binds last: it never answers before the public one', async () => {
-    await using pod = await spawnPod({ redisUrl: redis.url, name: 'pod-a', env: fresh() });
-    for (;;) {
-      const isOpsUp = await answers(`${pod.opsUrl}/_readiness`);
-      if (!isOpsUp) continue;
-      expect(await answers(`${pod.url}/health`)).toBe(true);
-      break;
-    }
+  it('a loading Redis is waited for, unbound', async () => {
+    await using slow = await startRedis({
+      aof: 'off',
+      config: {
+        'key-load-delay': '100',
+        'loading-process-events-interval-bytes': '1024',
+        'enable-debug-command': 'yes',
+      },
+    });
+    using client = clientOf(slow.url);
+    await client.call('DEBUG', 'POPULATE', '60000');
+    await client.call('SAVE');
+    await slow.kill();
+    const loaded = slow.start().catch(() => {}); // however long it takes
+    await using pod = await spawnPod({ redisUrl: slow.url, name: 'pod-a' });
+    await waitsUntilHealed(pod, 'LOADING', () => loaded, 500);
+  });
+
+  it('a second process of the same pod name gives up after about a lease, and does the first no harm', async () => {
+    const env = fresh();
+    await using first = await startPod({ redisUrl: redis.url, name: 'pod-a', env });
+    const { code, said, tookMs } = await failToBoot({ env });
+    expect(code).toBe(1);
+    expect(said).toEqual(['holdfast: another live process is pod "pod-a": give each its own HOLDFAST_POD']);
+    expect(tookMs).toBeGreaterThan(3000);
+    expect(tookMs).toBeLessThan(30_000);
+    expect(first.isRunning).toBe(true);
+    expect(await answers(`${first.opsUrl}/_readiness`)).toBe(true);
   });
 
   it('Redis that goes away in the middle of the start ends it in one line', async () => {
@@ -238,14 +145,99 @@ describe('a boot', { concurrent: true }, () => {
       expect.stringMatching(/^holdfast: Redis at 127\.0\.0\.1:\d+ (stopped answering|does not answer)/),
     ]);
   });
+});
 
-  it('SIGTERM while it starts ends it at once, with nothing bound afterwards', async () => {
-    const port = await freePort();
-    await using pod = await spawnPod({ redisUrl: `redis://127.0.0.1:${port}`, name: 'pod-a', env: fresh() });
-    await sleep(3000);
-    const startedAt = performance.now();
-    await pod.sigterm();
-    expect(performance.now() - startedAt).toBeLessThan(4000);
-    expect(pod.logs.filter((line) => line.startsWith('holdfast:'))).toEqual([]);
+describe('what can never start says why in one line', () => {
+  it('a wrong password, and none: at once', async () => {
+    await using locked = await startRedis({ config: { requirepass: 'right' } });
+    const wrong = failToBoot({ redisUrl: locked.url.replace('//', '//:wrong@') });
+    const none = failToBoot({ redisUrl: locked.url });
+    for (const { code, said, tookMs } of await Promise.all([wrong, none])) {
+      expect(code).toBe(1);
+      expect(said).toEqual([expect.stringMatching(/^holdfast: Redis refuses this relay: /)]);
+      expect(said[0]).not.toContain('wrong@');
+      expect(tookMs).toBeLessThan(9000);
+    }
   });
+
+  it('a taken PORT', async () => {
+    await using taken = await silentPort();
+    const { port } = taken;
+    expect(await failToBoot({ env: { PORT: String(port) } })).toMatchObject({
+      code: 1,
+      said: [`holdfast: cannot bind the public listener to 127.0.0.1:${port} (PORT): the port is taken`],
+    });
+  });
+
+  it('a taken OPS_PORT', async () => {
+    await using taken = await silentPort();
+    const { port } = taken;
+    expect(await failToBoot({ env: { OPS_PORT: String(port) } })).toMatchObject({
+      code: 1,
+      said: [`holdfast: cannot bind the private listener to 127.0.0.1:${port} (OPS_PORT): the port is taken`],
+    });
+  });
+
+  it('a start that failed leaves no lease behind: the next one with its name need not wait', async () => {
+    await using taken = await silentPort();
+    const env: Record<string, string> = { ...fresh(), OPS_PORT: String(taken.port) };
+    expect((await failToBoot({ env })).code).toBe(1);
+    using client = clientOf(redis.url);
+    expect(await client.zcard(`${env.HOLDFAST_REDIS_PREFIX}{pods}:processes`)).toBe(0);
+  });
+
+  it('no key for tokens beside REDIS_URL', async () => {
+    const { code, said, tookMs } = await failToBoot({ env: { HOLDFAST_JWT_SECRET: undefined } });
+    expect(code).toBe(1);
+    expect(said).toEqual([expect.stringMatching(/^holdfast: no key verifies tokens: set HOLDFAST_JWT_SECRET/)]);
+    expect(tookMs).toBeLessThan(9000);
+  });
+
+  it.each(['redis://a:6379,redis://b:6379', 'redis+sentinel://a:26379/main'])('%s', async (redisUrl) => {
+    expect(await failToBoot({ redisUrl })).toMatchObject({
+      code: 1,
+      said: [
+        'holdfast: REDIS_URL: wants one Redis, redis:// or rediss://: Redis Cluster and Sentinel are not supported yet',
+      ],
+    });
+  });
+});
+
+it('a second process with another number of partitions is refused', async () => {
+  const env = fresh();
+  await using _first = await startPod({
+    redisUrl: redis.url,
+    name: 'pod-a',
+    env: { ...env, HOLDFAST_PARTITIONS: '2' },
+  });
+  const { code, said } = await failToBoot({ name: 'pod-b', env: { ...env, HOLDFAST_PARTITIONS: '3' } });
+  expect(code).toBe(1);
+  expect(said).toEqual([expect.stringMatching(/^holdfast: .*partitions/)]);
+});
+
+it('the private listener binds last: it never answers before the public one', async () => {
+  await using pod = await spawnPod({ redisUrl: redis.url, name: 'pod-a', env: fresh() });
+  for (;;) {
+    const isOpsUp = await answers(`${pod.opsUrl}/_readiness`);
+    if (!isOpsUp) continue;
+    expect(await answers(`${pod.url}/health`)).toBe(true);
+    break;
+  }
+});
+
+it('SIGTERM while it starts ends it at once, with nothing bound afterwards', async () => {
+  const port = await freePort();
+  await using pod = await spawnPod({ redisUrl: `redis://127.0.0.1:${port}`, name: 'pod-a', env: fresh() });
+  await sleep(3000);
+  const startedAt = performance.now();
+  await pod.sigterm();
+  expect(performance.now() - startedAt).toBeLessThan(4000);
+  expect(pod.logs.filter((line) => line.startsWith('holdfast:'))).toEqual([]);
+});
+
+it('a Redis that is read-only is waited for, unbound', async () => {
+  await using replica = await startRedis({ config: { replicaof: `127.0.0.1 ${redis.port}` } });
+  await using pod = await spawnPod({ redisUrl: replica.url, name: 'pod-a' });
+  using client = clientOf(replica.url);
+  await waitsUntilHealed(pod, 'READONLY', () => client.call('REPLICAOF', 'NO', 'ONE'), 1000);
 });

@@ -24,7 +24,7 @@ function faulty(fault: string): Promise<Pod> {
 
 const linesOf = (pod: Pod, event: string): string[] => pod.logs.filter((line) => line.includes(`"event":"${event}"`));
 
-describe('a fault', { concurrent: true }, () => {
+describe('a fault', () => {
   it('that nothing caught ends the process, with its stack in the log and its clients told by a closed transport', async () => {
     await using pod = await faulty(`throw new Error('boom')`);
     await using client = await connect(pod.url, { token: jwt });

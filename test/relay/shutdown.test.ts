@@ -50,7 +50,7 @@ async function connectMany(url: string, count: number): Promise<Client[] & Async
   });
 }
 
-describe('SIGTERM', { concurrent: true }, () => {
+describe('SIGTERM', () => {
   it('sends clients to another pod, which gives them what they missed; not ready at once, serving for a while', async () => {
     const env: Record<string, string> = { ...fresh(), HOLDFAST_DRAIN_MS: '4500' };
     await using a = await startPod({ redisUrl: redis.url, name: 'pod-a', env });
@@ -89,6 +89,7 @@ describe('SIGTERM', { concurrent: true }, () => {
       expect(client.control).toContainEqual({ event: 'holdfast:drain', args: [{ reconnectInMs: expect.any(Number) }] });
       expect(client.connects.at(-1)?.recovered).toBe(true);
     }
+    await eventually(() => late.disconnects.length === 1);
     expect(late.disconnects.map(({ reason }) => reason)).toEqual(['transport close']);
     for (const client of clients) {
       const got = client.received.map(({ meta }) => meta.id);
@@ -135,11 +136,8 @@ describe('SIGTERM', { concurrent: true }, () => {
     slow.finish();
     expect((await slow.answer).statusCode).toBe(200);
     expect(await exit).toEqual({ code: 0, signal: null });
-    expect(performance.now() - startedAt).toBeLessThan(15_000);
-    for (const { disconnects, control } of clients) {
-      expect(disconnects[0]?.reason).toBe('transport close');
-      expect(control.map(({ event }) => event)).toEqual(['holdfast:drain']);
-    }
+    expect(performance.now() - startedAt).toBeLessThan(25_000);
+    await wereToldToLeave(clients);
     agent.destroy();
     halfSent.destroy();
   });
@@ -177,14 +175,20 @@ describe('SIGTERM', { concurrent: true }, () => {
   });
 });
 
+/** By an event, and then by the end of the transport, after which a stock client comes back by itself. */
+async function wereToldToLeave(clients: readonly Client[]): Promise<void> {
+  for (const { disconnects, control } of clients) {
+    await eventually(() => disconnects.length > 0, { what: 'the end of the transport' });
+    expect(disconnects[0]?.reason).toBe('transport close');
+    expect(control.map(({ event }) => event)).toEqual(['holdfast:drain']);
+  }
+}
+
 async function endsCleanly(pod: Pod, clients: readonly Client[]): Promise<void> {
   const startedAt = performance.now();
   expect(await pod.sigterm()).toEqual({ code: 0, signal: null });
-  expect(performance.now() - startedAt).toBeLessThan(25_000);
-  for (const { disconnects, control } of clients) {
-    expect(disconnects[0]?.reason).toBe('transport close');
-    expect(control.map(({ event }) => event)).toContain('holdfast:drain');
-  }
+  expect(performance.now() - startedAt).toBeLessThan(30_000);
+  await wereToldToLeave(clients);
   expect(pod.logs.at(-1)).toContain('"event":"stopped"');
   expect(pod.logs.filter((line) => /"level":[56]0/.test(line))).toEqual([]);
 }
