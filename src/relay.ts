@@ -18,6 +18,8 @@ const TOPIC = 'events';
 const GATE_MS = 10_000;
 /** From the first answer of Redis to a relay that serves; a lease of a former process (3.5 s) runs out within it. */
 const CLIMB_MS = 30_000;
+/** So long up, and Redis counts as back. */
+const STEADY_MS = 1000;
 /** Of the drain, what passes before clients are told: balancers must have seen that this pod is not ready. */
 const ROUTING_SHARE = 1 / 3;
 const ROUTING_MAX_MS = 5000;
@@ -168,7 +170,7 @@ export class Relay extends Service {
     this.#gate.abort();
     // a step that is under way ends by itself, or because its room is stopped
     await within(1000, this.#climbing).catch(() => {});
-    if (this.#isServing) await this.#drain();
+    if (this.#isServing) await this.#drain().catch((error: unknown) => this.#stopFailed('drain', error));
     await this.#stopRooms();
   }
 
@@ -190,13 +192,12 @@ export class Relay extends Service {
       ['ops', this.#ops, 1000],
     ];
     for (const [name, room, withinMs] of rooms)
-      await within(withinMs, room.stop()).catch((error: unknown) =>
-        this.options.logger.error(
-          { event: 'stop_failed', room: name, err: error },
-          'a room could not be stopped in order',
-        ),
-      );
+      await within(withinMs, room.stop()).catch((error: unknown) => this.#stopFailed(name, error));
     this.#probe.close();
+  }
+
+  #stopFailed(room: string, error: unknown): void {
+    this.options.logger.error({ event: 'stop_failed', room, err: error }, 'not everything could be stopped in order');
   }
 
   /** Ends a drain that is under way: clients are told now. */
@@ -216,18 +217,26 @@ export class Relay extends Service {
   #watchRedis(): void {
     const { logger } = this.options;
     const { connection } = this.#pods;
-    let downAt = 0;
+    let downSince: number | undefined;
+    let steady: NodeJS.Timeout | undefined;
     connection.on('down', () => {
-      if (connection.isClosed) return;
-      downAt = performance.now();
+      clearTimeout(steady);
+      if (connection.isClosed || downSince !== undefined) return;
+      downSince = performance.now();
       logger.warn(
         { event: 'redis_down', reason: connection.lastError },
         'Redis does not answer: sockets stay, and what they publish is refused until it is back',
       );
     });
-    connection.on('ready', () =>
-      logger.info({ event: 'redis_up', seconds: Math.round((performance.now() - downAt) / 100) / 10 }, 'Redis is back'),
-    );
+    connection.on('ready', () => {
+      if (downSince === undefined) return;
+      const seconds = Math.round((performance.now() - downSince) / 100) / 10;
+      // a master that was demoted is left and found again twice a second
+      steady = setTimeout(() => {
+        downSince = undefined;
+        logger.info({ event: 'redis_up', seconds }, 'Redis is back');
+      }, STEADY_MS).unref();
+    });
   }
 
   async #ping(): Promise<void> {

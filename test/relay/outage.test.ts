@@ -1,3 +1,4 @@
+import { Redis } from 'ioredis';
 import { expect, it } from 'vitest';
 import { sleep } from '../../src/core/sleep.js';
 import { connect } from '../harness/client.js';
@@ -13,7 +14,7 @@ interface Status {
   readonly dependencies: { readonly redis: { readonly status: string } };
 }
 
-it('a Redis that hangs, and one that dies, turn no pod NotReady and end no socket; all heals by itself, one log line each', async () => {
+it.concurrent('a Redis that hangs, and one that dies, turn no pod NotReady and end no socket; all heals by itself, one log line each', async () => {
   await using redis = await startRedis();
   await using pod = await startPod({ redisUrl: redis.url, name: 'pod-a' });
   await using client = await connect(pod.url, { token: await token({ sub: 'ann', caps: ALL_CAPS }) });
@@ -71,3 +72,50 @@ it('a Redis that hangs, and one that dies, turn no pod NotReady and end no socke
   expect(lines('redis_down')).toHaveLength(2);
   expect(lines('redis_up')).toHaveLength(2);
 });
+
+it.concurrent('a full Redis refuses what is published and ends nothing; once it has room, all goes on', async () => {
+  await using redis = await startRedis({ config: { 'maxmemory-policy': 'noeviction' } });
+  await using pod = await startPod({ redisUrl: redis.url, name: 'pod-a' });
+  await using client = await connect(pod.url, { token: await token({ sub: 'ann', caps: ALL_CAPS }) });
+  await client.subscribe('news');
+  using admin = clientOf(redis.url);
+  await admin.config('SET', 'maxmemory', '1');
+  // longer than a lease, which can't be renewed either
+  const until = performance.now() + 5000;
+  while (performance.now() < until) {
+    const refused = await client.publish({ room: 'news', event: 'tick', data: 'lost' });
+    expect(refused).toMatchObject({ ok: false, code: 'unavailable', retryable: true });
+    expect((await fetch(`${pod.opsUrl}/_readiness`)).status).toBe(200);
+    await sleep(250);
+  }
+  await admin.config('SET', 'maxmemory', '0');
+  await eventually(
+    async () => expect(await client.publish({ room: 'news', event: 'tick', data: 'kept' })).toMatchObject({ ok: true }),
+    { withinMs: 15_000 },
+  );
+  await eventually(() => client.received.some(({ data }) => data === 'kept'), { withinMs: 15_000 });
+  expect(client.received.some(({ data }) => data === 'lost')).toBe(false);
+  expect(client.disconnects).toEqual([]);
+  expect(pod.isRunning).toBe(true);
+});
+
+it.concurrent('a master that is demoted and promoted again is one line each, however often it is left and found meanwhile', async () => {
+  await using other = await startRedis();
+  await using redis = await startRedis();
+  await using pod = await startPod({ redisUrl: redis.url, name: 'pod-a' });
+  using admin = clientOf(redis.url);
+  await admin.call('REPLICAOF', '127.0.0.1', String(other.port));
+  await sleep(4000);
+  await admin.call('REPLICAOF', 'NO', 'ONE');
+  const lines = (event: string): string[] => pod.logs.filter((line) => line.includes(`"event":"${event}"`));
+  await eventually(() => lines('redis_up').length > 0, { withinMs: 15_000 });
+  await sleep(2000);
+  expect([lines('redis_down').length, lines('redis_up').length]).toEqual([1, 1]);
+  expect((await fetch(`${pod.opsUrl}/_readiness`)).status).toBe(200);
+});
+
+function clientOf(url: string): Redis & Disposable {
+  const client = new Redis(url, { retryStrategy: () => 50, maxRetriesPerRequest: null });
+  client.on('error', () => {});
+  return Object.assign(client, { [Symbol.dispose]: () => client.disconnect() });
+}
