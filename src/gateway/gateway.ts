@@ -144,6 +144,7 @@ export class Gateway extends Service {
       meter,
     });
     this.#parts = { http, sockets, ephemeral };
+    pods.connection.on('ready', () => sockets.onRedisBack());
     await ephemeral.start();
     await ephemeral.hearSelf(processId);
     await this.#hub.preload(PRELOAD_ENTRIES);

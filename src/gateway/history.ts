@@ -100,7 +100,8 @@ export async function readHistory(
         isCut = true;
         break;
       }
-      events.push(toEvent(entry, page.epoch, partition));
+      const event = toEvent(entry, page.epoch, partition);
+      if (event) events.push(event);
       bytes += entry.size;
       end = { ms: entry.ms, offset: entry.offset };
     }
@@ -118,8 +119,16 @@ export async function readHistory(
   }
 }
 
-function toEvent(entry: Entry, epoch: string, partition: number): HistoryEvent {
-  const [event, data, meta] = JSON.parse(entry.payload.toString('utf8')) as [string, unknown, unknown];
+/** `undefined`: somebody wrote it into the stream by hand, and it is no event. */
+function toEvent(entry: Entry, epoch: string, partition: number): HistoryEvent | undefined {
+  let parts: readonly unknown[];
+  try {
+    parts = JSON.parse(entry.payload.toString('utf8'));
+  } catch {
+    return undefined;
+  }
+  if (!Array.isArray(parts) || typeof parts[0] !== 'string') return undefined;
+  const [event, data, meta] = parts;
   return {
     position: formatPosition(epoch, partition, entry.ms, entry.offset),
     event,

@@ -3,7 +3,7 @@ import { Encoder, PacketType } from 'socket.io-parser';
 import { RelayError } from '../core/errors.js';
 import type { EventLog } from '../log/index.js';
 import { encodeEntry } from '../wire/envelope.js';
-import { isName, isPublishableEvent, scoped } from '../wire/names.js';
+import { isName, isPublishableEvent, isRoom, scoped } from '../wire/names.js';
 import { formatPosition } from '../wire/position.js';
 import type { Ephemeral } from './ephemeral.js';
 
@@ -53,7 +53,7 @@ export class Publisher {
   async publish(request: PublishRequest, publisher: PublisherIdentity): Promise<Published> {
     const { log, ephemeral, maxPayloadBytes } = this.options;
     const { room, event, data, id, ephemeral: isEphemeral } = request;
-    if (!isName(room))
+    if (!isRoom(room))
       throw new RelayError('bad_request', 'room: wants 1 to 200 characters without control characters');
     if (!isName(event))
       throw new RelayError('bad_request', 'event: wants 1 to 200 characters without control characters');

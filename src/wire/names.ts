@@ -27,6 +27,25 @@ export function isName(value: unknown): value is string {
   );
 }
 
+/**
+ * A room: a name, or a room of the relay's own, in which escaping makes a user's or device's name up to nine times as long.
+ */
+export function isRoom(value: unknown): value is string {
+  if (isName(value)) return true;
+  if (typeof value !== 'string' || value.length > 2 * 9 * MAX_NAME_LENGTH + 10) return false;
+  const [, own, pair] = /^(?:(?:user|tenant):([^/]+)|device:([^/]+\/[^/]+))$/.exec(value) ?? [];
+  return (own ?? pair)?.split('/').every(isEscapedName) ?? false;
+}
+
+function isEscapedName(part: string): boolean {
+  try {
+    const name = decodeURIComponent(part);
+    return isName(name) && escapePart(name) === part;
+  } catch {
+    return false;
+  }
+}
+
 /** A name that somebody may publish: not one of the relay's own, nor one that Socket.IO reserves. */
 export function isPublishableEvent(value: unknown): value is string {
   return isName(value) && !RESERVED.test(value) && !RESERVED_NAMES.has(value);

@@ -39,6 +39,7 @@ for (const how of ['dies', 'hangs'] as const) {
     const subscribing = await timed(() => stays.subscribe(late));
     expect(subscribing.value).toMatchObject({ ok: false, code: 'unavailable', retryable: true });
     expect(subscribing.ms).toBeLessThan(4000);
+    expect(await stays.unsubscribe(room)).toMatchObject({ ok: false, code: 'unavailable', retryable: true });
     const http = await timed(() => ask(pod, 'POST', '/v1/publish', { body: { room, event: 'e' } }));
     expect(http.value).toMatchObject({ status: 503, body: { code: 'unavailable', retryable: true } });
     expect((await ask(pod, 'GET', `/v1/history/${room}`)).status).toBe(503);
@@ -58,6 +59,15 @@ for (const how of ['dies', 'hangs'] as const) {
     await eventually(() => dataOf(stays).includes('after'));
     expect(stays.disconnects).toEqual([]);
     expect(fresh.disconnects).toEqual([]);
+    // the record of a client that came meanwhile follows
+    const records = async (): Promise<string[]> => {
+      const keys = await stack.client.keys('hf:resume:*');
+      return keys.length === 0 ? [] : ((await stack.client.mget(keys)) as string[]);
+    };
+    await eventually(async () => (await records()).some((record) => record.includes(fresh.socket.id as string)), {
+      what: 'the record of a client that came during the outage',
+    });
+
     // each connection to Redis comes back by itself
     await eventually(async () => (await fresh.subscribe(room)).ok);
 

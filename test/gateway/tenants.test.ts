@@ -90,6 +90,19 @@ describe('two tenants with the same user, device, room and id', () => {
   });
 });
 
+test('a user of many characters that need escapes is reached like any other', async () => {
+  const sub = `${someone()}-${'日本語'.repeat(40)}`;
+  const room = `user:${encodeURIComponent(sub)}`;
+  await using client = await connect(stack.pod(0).url, { token: await token({ sub, device: '💧'.repeat(90) }) });
+  await publish(stack.pod(1), room, ['hello']);
+  await publish(stack.pod(1), `device:${encodeURIComponent(sub)}/${encodeURIComponent('💧'.repeat(90))}`, ['device']);
+  await eventually(() => client.received.length === 2);
+  expect(dataOf(client)).toEqual(['hello', 'device']);
+  expect(await client.subscribe(room)).toMatchObject({ ok: true });
+  const { body } = await ask(stack.pod(0), 'GET', `/v1/history/${encodeURIComponent(room)}`);
+  expect(body.events).toMatchObject([{ data: 'hello' }]);
+});
+
 describe('permissions', () => {
   async function allowed(
     caps: Caps | undefined,

@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { decodeHeader, encodeEntry } from '../../src/wire/envelope.js';
-import { escapePart, isName, isPublishableEvent, scoped } from '../../src/wire/names.js';
+import { escapePart, isName, isPublishableEvent, isRoom, scoped } from '../../src/wire/names.js';
 import { formatPosition, parsePosition } from '../../src/wire/position.js';
 
 const anything = fc.oneof(fc.string({ unit: 'binary' }), fc.anything());
@@ -103,6 +103,38 @@ describe('names', () => {
         expect(scoped(...one) === scoped(...other)).toBe(JSON.stringify(one) === JSON.stringify(other));
       }),
       { numRuns: 2000 },
+    );
+  });
+
+  test("a room of the relay's own is one, however long escaping made it, and nothing else is longer than a name", () => {
+    const cjk = '日本語'.repeat(60);
+    const rooms = [
+      `user:${escapePart(cjk)}`,
+      `tenant:${escapePart(cjk)}`,
+      `device:${escapePart(cjk)}/${escapePart('💧'.repeat(100))}`,
+    ];
+    for (const room of rooms) {
+      expect(isName(room)).toBe(false);
+      expect(isRoom(room)).toBe(true);
+      for (const other of [
+        `${room}/x`,
+        `${room}%0A`,
+        `x${room}`,
+        room.replace(':', ':/'),
+        room.toLowerCase(),
+        `${room}%`,
+      ])
+        expect(isRoom(other), other.slice(0, 20)).toBe(false);
+    }
+    expect(isRoom(`user:${'x'.repeat(201)}`)).toBe(false);
+    expect(isRoom(`user:${escapePart('日'.repeat(201))}`)).toBe(false);
+    fc.assert(
+      fc.property(anything, (text) => {
+        if (isName(text))
+          expect(isRoom(`user:${escapePart(text)}`) && isRoom(`device:${escapePart(text)}/${escapePart(text)}`)).toBe(
+            true,
+          );
+      }),
     );
   });
 

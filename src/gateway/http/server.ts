@@ -15,7 +15,7 @@ import type { Logger } from '../../core/ports.js';
 import { Service } from '../../core/service.js';
 import { within } from '../../core/sleep.js';
 import type { EventLog } from '../../log/index.js';
-import { isName } from '../../wire/names.js';
+import { isName, isRoom } from '../../wire/names.js';
 import { readHistory } from '../history.js';
 import type { Locator } from '../locator.js';
 import type { GatewayMetrics } from '../metrics.js';
@@ -91,7 +91,7 @@ export class PublicHttpServer extends Service {
       keepAliveTimeout: 72_000,
       forceCloseConnections: 'idle',
       return503OnClosing: false,
-      routerOptions: { maxParamLength: 1000 },
+      routerOptions: { maxParamLength: 12_000 },
     });
   }
 
@@ -208,7 +208,7 @@ export class PublicHttpServer extends Service {
         schema: {
           summary: "A room's events, oldest first",
           security: [{ apiKey: [] }],
-          params: z.object({ room: name }),
+          params: z.object({ room: z.string().refine(isRoom, 'wants a room') }),
           querystring: z.object({
             from: z
               .string()

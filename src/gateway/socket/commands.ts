@@ -3,7 +3,7 @@ import { type ErrorCode, RelayError, toWireError } from '../../core/errors.js';
 import type { Logger } from '../../core/ports.js';
 import { sleep, within } from '../../core/sleep.js';
 import type { EventLog } from '../../log/index.js';
-import { isName } from '../../wire/names.js';
+import { isRoom } from '../../wire/names.js';
 import { formatPosition, parsePosition } from '../../wire/position.js';
 import { BEHIND_BYTES } from '../catch-up.js';
 import type { Ephemeral } from '../ephemeral.js';
@@ -20,6 +20,8 @@ const MAX_ROOMS = 1000;
 const PAGE_MS = 1500;
 /** Commands of one socket that wait for the one before: bounded, since a client can send without waiting. */
 const MAX_WAITING = 1000;
+/** Longer than any name, position or token. */
+const MAX_TEXT = 20_000;
 /** A subscribe waits so long for its record to be stored. */
 const SAVE_MS = 1500;
 
@@ -48,7 +50,7 @@ export class Commands {
       session.socket.on(command, (...args: unknown[]) => {
         const ack = args.at(-1);
         const reply: Ack = typeof ack === 'function' ? (answer) => this.#reply(session, ack as Ack, answer) : () => {};
-        const payload = typeof args[0] === 'function' ? undefined : args[0];
+        const payload = isInTurn ? lightened(args[0]) : args[0];
         if (!this.#mayWork(session, command, reply)) return;
         const run = (): Promise<void> => this.#answer(session, command, () => work(payload), reply);
         if (isInTurn) session.inTurn(run);
@@ -161,7 +163,7 @@ export class Commands {
   }
 
   #room(session: Session, room: unknown): string {
-    if (!isName(room))
+    if (!isRoom(room))
       throw new RelayError('bad_request', 'room: wants 1 to 200 characters without control characters');
     const { identity } = session;
     if (!identity.rooms.includes(room) && !isAllowed(identity.permissions.subscribe, room))
@@ -250,14 +252,20 @@ export class Commands {
     const { hub, ephemeral } = this.options;
     const { subscriber } = session;
     const { room } = fields(payload, 'room');
-    if (!isName(room))
+    if (!isRoom(room))
       throw new RelayError('bad_request', 'room: wants 1 to 200 characters without control characters');
     const name = session.scopedRoom(room);
     if (subscriber.joins.has(name)) {
+      // it brings events until the record is without it: a room is left everywhere or nowhere
+      session.leaving = name;
+      const isSaved = await session.save(SAVE_MS);
+      session.leaving = undefined;
+      if (!isSaved) {
+        void session.save();
+        throw new RelayError('unavailable', 'the subscription could not be ended');
+      }
       hub.leave(subscriber, name);
       ephemeral.leave(name);
-      // Redis away: the sweep stores it later; what is left behind is left at once
-      await session.save();
     }
     return { position: hub.positionOf(subscriber), recovered: true };
   }
@@ -280,6 +288,18 @@ export class Commands {
     await session.save();
     return {};
   }
+}
+
+/** What is kept of a command that waits for its turn: a thousand of them may, and a payload has two megabytes. */
+function lightened(payload: unknown): unknown {
+  if (typeof payload !== 'object' || payload === null || Array.isArray(payload)) return undefined;
+  return Object.fromEntries(
+    ['room', 'from', 'token'].flatMap((name) => {
+      if (!Object.hasOwn(payload, name)) return [];
+      const value = (payload as Record<string, unknown>)[name];
+      return [[name, typeof value === 'string' && value.length <= MAX_TEXT ? value : null]];
+    }),
+  );
 }
 
 /** Some of the payload's own fields; anything but an object has none, and no name leads to a prototype. */

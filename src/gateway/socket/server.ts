@@ -90,7 +90,12 @@ export class SocketServer extends Service {
 
   /** A new epoch began: every living socket's record is written again. */
   onEpoch(): void {
-    this.#sweep.resaveAll();
+    this.#sweep.resave('all');
+  }
+
+  /** Redis can be reached again. */
+  onRedisBack(): void {
+    this.#sweep.resave('dirty');
   }
 
   /**

@@ -31,6 +31,8 @@ export class Session {
   /** The record doesn't hold what it should: the sweep saves it. */
   isDirty = false;
   savedAt = 0;
+  /** A room that an unsubscribe is about to leave. */
+  leaving: string | undefined;
   /** What is gone of that which the client had not seen when it came; it is told so when it is connected. */
   gap: LogGap | undefined;
   #expiry: NodeJS.Timeout | undefined;
@@ -91,7 +93,7 @@ export class Session {
       ms,
       offset,
       roomsEpoch: subscriber.epoch,
-      rooms: [...subscriber.joins],
+      rooms: [...subscriber.joins].filter(([room]) => room !== this.leaving),
     };
   }
 

@@ -18,6 +18,8 @@ export class Sweep {
   #timer: NodeJS.Timeout | undefined;
   #round: Iterator<Session> | undefined;
   #resaving: NodeJS.Timeout | undefined;
+  /** A round over all was begun, and not finished. */
+  #mustResaveAll = false;
   readonly #parts: number;
 
   constructor(
@@ -38,14 +40,20 @@ export class Sweep {
     clearInterval(this.#resaving);
   }
 
-  /** After a new epoch: Redis may have lost all records, and their positions are the old one's. */
-  resaveAll(): void {
+  /**
+   * After a new epoch Redis may have lost all records; after an outage it lacks those that could not be stored
+   * (`isDirty`).
+   */
+  resave(which: 'all' | 'dirty'): void {
     clearInterval(this.#resaving);
-    const waiting = [...this.sessions.values()];
+    this.#mustResaveAll ||= which === 'all';
+    const waiting = [...this.sessions.values()].filter(({ isDirty }) => isDirty || this.#mustResaveAll);
     this.#resaving = setInterval(() => {
       for (const session of waiting.splice(0, RESAVE_BATCH))
         if (session.subscriber.state !== 'closed') void session.save();
-      if (waiting.length === 0) clearInterval(this.#resaving);
+      if (waiting.length > 0) return;
+      clearInterval(this.#resaving);
+      this.#mustResaveAll = false;
     }, RESAVE_MS);
     this.#resaving.unref();
   }
