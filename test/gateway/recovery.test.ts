@@ -146,6 +146,56 @@ describe('somebody else', () => {
   });
 });
 
+test('the record is there before CONNECT, holds a room before its subscribe is answered, and lasts as long as the window', async () => {
+  const room = someone('room');
+  const auth = { token: await token({ sub: someone(), caps: ALL_CAPS }) };
+  const client = new RawClient(stack.pod(0).port);
+  const { pid, sid } = await client.open(auth);
+  const key = `hf:resume:{${pid}}`;
+  expect(JSON.parse((await stack.client.get(key))?.split('\n')[1] ?? '')).toMatchObject({ sid, tenant: 'default' });
+  const rooms = async (): Promise<string> => (await stack.client.get(key)) ?? '';
+  for (let index = 0; index < 10; index++) {
+    await client.ask(index + 1, 'subscribe', { room: `${room}-${index}` });
+    expect(await rooms()).toContain(`${room}-${index}"`);
+  }
+  await client.ask(20, 'unsubscribe', { room: `${room}-3` });
+  expect(await rooms()).not.toContain(`${room}-3"`);
+  await client.stop();
+  await eventually(async () => (await stack.client.pttl(key)) <= 20_000);
+  expect(await stack.client.pttl(key)).toBeGreaterThan(10_000);
+  const left = new RawClient(stack.pod(0).port);
+  expect((await left.open({ ...auth, pid })).pid).toBe(pid);
+  left.send('41');
+  await eventually(async () => (await stack.client.exists(key)) === 0);
+  await left.stop();
+});
+
+test('a half-open predecessor ends when its client is back on another pod, and its late death changes nothing', async () => {
+  const room = someone('room');
+  await using own = await startStack(2);
+  const [old, next] = [own.pod(0), own.pod(1)];
+  await using proxy = await startTcpProxy(old.port);
+  const auth = { token: await token({ sub: someone(), caps: ALL_CAPS }) };
+  await using before = new RawClient(proxy.port);
+  const { pid, sid } = await before.open(auth);
+  await before.ask(1, 'subscribe', { room });
+  const connections = async (): Promise<number | undefined> => (await old.metrics()).get('holdfast_connections');
+  expect(await connections()).toBe(1);
+  proxy.blackhole(true);
+  await publish(next, room, ['missed']);
+  await using after = new RawClient(next.port);
+  expect(await after.open({ ...auth, pid })).toMatchObject({ pid, sid });
+  await after.next(/"missed"/);
+  await eventually(async () => (await connections()) === 0, { what: 'the predecessor to be ended' });
+  expect((await old.metrics()).get('holdfast_disconnects_total{code="replaced"}')).toBe(1);
+  await old.sigkill();
+  await publish(next, room, ['live']);
+  await after.next(/"live"/);
+  await after.stop();
+  await using again = new RawClient(next.port);
+  expect(await again.open({ ...auth, pid })).toMatchObject({ pid, sid });
+});
+
 test('who disconnects on purpose is not resumed', async () => {
   const room = someone('room');
   await using client = await join(stack.pod(0), { rooms: [room] });
