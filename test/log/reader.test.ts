@@ -256,6 +256,28 @@ describe('a log that fell back', () => {
   });
 });
 
+describe('a new epoch', () => {
+  it('counts only once the reader has found its place there: no position mixes the two', async () => {
+    await using a = await startPod('a', { url: redis.url });
+    await Promise.all(numbered(1, 10).map((id) => a.append(id)));
+    await eventually(() => expect(a.ids.length).toBe(10));
+    const before = a.log.dispatched(0);
+    await admin.acl('SETUSER', 'default', '-xrange');
+    try {
+      await admin.flushall();
+      await eventually(() => expect(a.counts.of('log_epochs_total{new}')).toBe(1));
+      expect(a.log.dispatched(0)).toEqual(before);
+      expect(a.log.newest(0)).toEqual(before);
+      expect(a.log.resolve(before)).toMatchObject({ kind: 'valid', offset: 10 });
+    } finally {
+      await admin.acl('SETUSER', 'default', '+@all');
+    }
+    await eventually(() => expect(a.turns.length).toBe(1));
+    expect(a.log.dispatched(0)).toMatchObject({ epoch: a.turns[0]?.to, offset: 0 });
+    expect(a.log.resolve(before).kind).toBe('epoch');
+  });
+});
+
 describe('writing is refused', () => {
   it('without the right to write, plain reads go on', async () => {
     await using own = await startRedis();

@@ -136,6 +136,15 @@ describe('silent pods', () => {
     expect(a.isFenced).toBe(false);
   });
 
+  it('a record that a trim wrote for a group without one fences nobody', async () => {
+    await using a = await startPod('a', { url: redis.url });
+    const { epoch } = (await a.append('e')).position;
+    await admin.hset(KEYS.offsets, 'a', `0-0 0 ${epoch} - ${Date.now()}`);
+    await a.append('f');
+    await eventually(async () => expect(await admin.hget(KEYS.offsets, 'a')).toContain(' 2 '));
+    expect(a.isFenced).toBe(false);
+  });
+
   it('a pod that was reaped while it was paused takes its place again', async () => {
     const options = { url: redis.url, trimMs: 50, reapMs: 1000 };
     await using a = await startPod('a', options);
