@@ -4,6 +4,8 @@ import { loadScript } from '../redis/script.js';
 import { type Entry, parseEntry, parseId, type RawEntry } from './entry.js';
 
 const PAGE = loadScript(import.meta.url, 'page');
+/** Entries of one read backwards, whose sizes nobody knows before. */
+const RECENT_COUNT = 100;
 
 /** A run of consecutive entries, and what the log held when they were read. */
 export interface Page {
@@ -78,7 +80,7 @@ export async function readRecent(
   let bytes = 0;
   let next = `${upTo.ms}-${upTo.offset}`;
   while (found.length < limits.entries && bytes < limits.bytes) {
-    const args = [keys.stream, next, '-', 'COUNT', Math.min(500, limits.entries - found.length)];
+    const args = [keys.stream, next, '-', 'COUNT', Math.min(RECENT_COUNT, limits.entries - found.length)];
     const raw = (await connection.redis.callBuffer('XREVRANGE', ...args)) as readonly RawEntry[];
     for (const [rawId, fields] of raw) {
       const id = parseId(rawId);

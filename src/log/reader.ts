@@ -539,7 +539,9 @@ export class Reader extends Service {
   }
 
   get #count(): number {
-    return Math.max(1, Math.min(MAX_COUNT, Math.floor(READ_BYTES / this.#meanBytes)));
+    // what was read last says little of a backlog: the log's own mean counts as well
+    const mean = Math.max(this.#meanBytes, this.#bytes / Math.max(1, this.#tail - this.#first + 1));
+    return Math.max(1, Math.min(MAX_COUNT, Math.floor(READ_BYTES / mean)));
   }
 
   async #readGroup(): Promise<readonly RawEntry[] | undefined> {

@@ -1,4 +1,5 @@
 import { setTimeout as pass } from 'node:timers/promises';
+import { Redis } from 'ioredis';
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { RelayError } from '../../src/core/errors.js';
 import { eventually } from '../harness/poll.js';
@@ -269,6 +270,35 @@ describe('when Redis cannot', () => {
     await eventually(async () => void (await pod.append('after')), { withinMs: 10_000 });
     await eventually(() => expect(pod.ids).toEqual(['before', 'after']));
     expect(await idsInLog(replicaAdmin)).toEqual(new Set(['before', 'after']));
+  });
+
+  it('a Redis that is loading: certain, and appends go on once it has loaded', async () => {
+    await using own = await startRedis({
+      config: { 'key-load-delay': '40000', 'loading-process-events-interval-bytes': '1024', rdbcompression: 'no' },
+    });
+    await using ownAdmin = adminOf(own.url);
+    await using pod = await startPod('a', { url: own.url });
+    await pod.append('before');
+    for (let n = 0; n < 100; n++) await ownAdmin.set(`filler-${n}`, 'x'.repeat(2000));
+    await ownAdmin.bgrewriteaof();
+    await eventually(async () => (await ownAdmin.info('persistence')).includes('aof_rewrite_in_progress:0'));
+    await own.kill();
+    const starting = own.start();
+    const observer = new Redis(own.url, { enableReadyCheck: false, retryStrategy: () => 20 });
+    observer.on('error', () => {});
+    const isLoading = async (): Promise<boolean> =>
+      observer.get('x').then(
+        () => false,
+        (error: Error) => error.message.startsWith('LOADING'),
+      );
+    await eventually(isLoading, { withinMs: 10_000, what: 'Redis to be loading' });
+    const outcome = await outcomeOf(pod.append('meanwhile'));
+    expect(outcome).toMatchObject({ code: 'unavailable', mayHaveHappened: false });
+    await starting;
+    await eventually(async () => void (await pod.append('after')), { withinMs: 10_000 });
+    await eventually(() => expect(pod.ids).toEqual(['before', 'after']));
+    expect([pod.turns, pod.gaps]).toEqual([[], []]);
+    observer.disconnect();
   });
 
   it('a wrong type under the log’s key is an operator’s error: told at once, not retried', async () => {

@@ -229,8 +229,10 @@ describe('the inbox', () => {
     await eventually(() => expect(a.heard.length).toBe(1));
   });
 
-  it('hears itself', async () => {
+  it('hears itself, and listens no longer once it is stopped', async () => {
     await using a = await new Process('a').start();
     await a.pods.hearSelf();
+    await a.pods.stop();
+    await expect(a.pods.hearSelf()).rejects.toThrow('stopped');
   });
 });
