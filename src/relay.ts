@@ -224,7 +224,7 @@ export class Relay extends Service {
       if (connection.isClosed || downSince !== undefined) return;
       downSince = performance.now();
       logger.warn(
-        { event: 'redis_down', reason: connection.lastError },
+        { event: 'redis_down', reason: connection.lastError || 'the connection was closed' },
         'Redis does not answer: sockets stay, and what they publish is refused until it is back',
       );
     });

@@ -22,18 +22,16 @@ export async function withLog<T>(
   const url = config.redisUrl ?? (await embeddedUrl(config.dataDir));
   const limits = { maxEntries: config.logMaxEntries, maxBytes: config.logMaxBytes, idWindowMs: config.logIdWindowMs };
   await using log = new LogAccess(url, new Keys(config.keyPrefix), limits);
-  const away = (): RelayError =>
-    new RelayError(
-      'unavailable',
-      `Redis at ${new URL(url).host} cannot be reached${log.lastError ? `: ${log.lastError}` : ''}`,
-    );
-  if (!(await log.whenUp(CONNECT_MS))) throw away();
+  const away = (reason: string): RelayError =>
+    new RelayError('unavailable', `Redis at ${new URL(url).host} cannot be reached: ${log.lastError || reason}`);
+  if (!(await log.whenUp(CONNECT_MS))) throw away(`no answer within ${CONNECT_MS / 1000} s`);
   try {
     return await work(log, config);
   } catch (error) {
     if (replyCode(error) !== '') throw new FatalError(`Redis refuses: ${(error as Error).message}`, { cause: error });
     // ioredis has no class for it: a connection that is down now went down under the command
-    if (!(error instanceof FatalError || error instanceof RelayError) && !(await log.whenUp(1))) throw away();
+    if (!(error instanceof FatalError || error instanceof RelayError) && !(await log.whenUp(1)))
+      throw away((error as Error).message);
     throw error;
   }
 }
