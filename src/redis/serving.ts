@@ -47,6 +47,8 @@ export async function untilServing(options: ServingOptions): Promise<RedisFacts>
   for (;;) {
     const redis = new Redis(url, {
       lazyConnect: true,
+      // CONFIG GET answers as the pair that is read below
+      protocol: 2,
       enableReadyCheck: false,
       enableOfflineQueue: false,
       retryStrategy: () => null,
@@ -64,17 +66,16 @@ export async function untilServing(options: ServingOptions): Promise<RedisFacts>
       await redis.set(probeKey, '1', 'PX', 1000);
       return await factsOf(redis);
     } catch (error) {
-      const code = replyCode(error) || replyCode(lastError);
-      if (code !== '' && !REFUSES_FOR_NOW.has(code))
-        throw new FatalError(`Redis refuses this relay: ${(error as Error).message}`);
+      // of the two, the one that Redis itself said
+      const said = (replyCode(error) === '' ? (lastError ?? error) : error) as Error;
+      const code = replyCode(said);
+      if (code !== '' && !REFUSES_FOR_NOW.has(code)) throw new FatalError(`Redis refuses this relay: ${said.message}`);
       if (code !== '') {
         if (code !== refusedWith) onRefused(code);
         refusedWith = code;
         deadline = performance.now() + withinMs;
       } else if (performance.now() > deadline) {
-        throw new FatalError(
-          `Redis at ${new URL(url).host} does not answer: ${(lastError ?? (error as Error)).message}`,
-        );
+        throw new FatalError(`Redis at ${new URL(url).host} does not answer: ${said.message}`);
       }
     } finally {
       redis.disconnect();
