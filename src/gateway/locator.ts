@@ -34,7 +34,12 @@ export class Locator {
     const { epoch, ms, offset } = this.hub.dispatched(partition);
     const here = this.log.resolve(position);
     if (here.kind === 'invalid') return undefined;
-    if (here.kind === 'epoch') return { epoch, ms: here.ms, offset: here.offset, gap: epochGap(position, here.offset) };
+    if (here.kind === 'epoch') {
+      // a log that forked has kept what one pod went on with: an entry that is there, at its very time, was not lost
+      const kept = await this.#locateInLog(position, partition, epoch);
+      if (kept?.offset === position.offset && kept.ms === position.ms) return kept;
+      return { epoch, ms: here.ms, offset: here.offset, gap: epochGap(position, here.offset) };
+    }
     const known = this.hub.ring(partition).get(here.offset);
     if (known) return known.entry.ms === here.ms ? { epoch, ms: here.ms, offset: here.offset } : undefined;
     if (here.offset === offset && here.ms === ms) return { epoch, ms, offset };
