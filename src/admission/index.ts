@@ -1,3 +1,3 @@
 export { type ApiCaller, ApiKeys } from './api-keys.js';
-export { hasDuplicateClaims, type Identity, type TokenKey, TokenVerifier } from './identity.js';
-export { isAllowed, matches, type Permissions, parsePermissions } from './permissions.js';
+export { type Identity, type TokenKey, TokenVerifier } from './identity.js';
+export { isAllowed, type Permissions } from './permissions.js';

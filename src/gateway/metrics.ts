@@ -2,7 +2,7 @@ import { ERROR_CODES } from '../core/errors.js';
 import type { Counter, Histogram, Meter } from '../core/ports.js';
 
 /** Why a connection ended, as far as it can be told. */
-export const DISCONNECTS = [
+const DISCONNECTS = [
   'client',
   'transport',
   'ping_timeout',

@@ -8,7 +8,7 @@ import { loadScript } from '../redis/script.js';
 const LEASE = loadScript(import.meta.url, 'lease');
 const LEAVE = loadScript(import.meta.url, 'leave');
 
-export const LEASE_MS = 3000;
+const LEASE_MS = 3000;
 const RENEW_MS = 500;
 /** An operator's errors. */
 const PERMANENT = /^(NOPERM|NOAUTH|WRONGPASS|WRONGTYPE)$/;
