@@ -1,5 +1,5 @@
 import { setTimeout as pass } from 'node:timers/promises';
-import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { eventually } from '../harness/poll.js';
 import { type RedisProcess, startRedis } from '../harness/redis.js';
 import { startTcpProxy } from '../harness/tcp-proxy.js';
@@ -8,19 +8,10 @@ import { adminOf, KEYS, Ledger, startPod, type TestPod } from './rig.js';
 /** What happens under load happens for this long, in ms. */
 const A_WHILE = 400;
 
-let redis: RedisProcess;
-beforeAll(async () => {
-  redis = await startRedis();
-});
-afterAll(() => redis.stop());
-beforeEach(async () => {
-  await using admin = adminOf(redis.url);
-  await admin.flushall();
-});
-
-/** Two pods, each behind its own proxy, under a steady load while `fault` happens; then the ledger of each must be exact. */
+/** Two pods at a Redis of their own, each behind its own proxy, under a steady load while `fault` happens; then the ledger of each must be exact. */
 async function underLoad(
   fault: (on: {
+    redis: RedisProcess;
     admin: ReturnType<typeof adminOf>;
     proxy: Awaited<ReturnType<typeof startTcpProxy>>;
     a: TestPod;
@@ -28,6 +19,7 @@ async function underLoad(
   }) => Promise<void>,
   then: (a: TestPod, b: TestPod, ledger: Ledger) => void = () => {},
 ): Promise<void> {
+  await using redis = await startRedis();
   await using admin = adminOf(redis.url);
   await using proxy = await startTcpProxy(redis.port);
   await using a = await startPod('a', { url: `redis://127.0.0.1:${proxy.port}` });
@@ -36,7 +28,7 @@ async function underLoad(
   let probes = 0;
   await ledger.during([a, b], async () => {
     await pass(A_WHILE);
-    await fault({ admin, proxy, a, b });
+    await fault({ redis, admin, proxy, a, b });
     await pass(A_WHILE);
     // it must work again after the fault
     const worksAgain = async (): Promise<void> => {
@@ -54,7 +46,7 @@ async function underLoad(
   then(a, b, ledger);
 }
 
-describe('the group is only a cursor', () => {
+describe.concurrent('the group is only a cursor', () => {
   it('goes on without a gap when the group is destroyed again and again', () =>
     underLoad(
       async ({ admin }) => {
@@ -106,7 +98,7 @@ describe('the group is only a cursor', () => {
     }));
 });
 
-describe('keys that vanish', () => {
+describe.concurrent('keys that vanish', () => {
   it('DEL of the stream is one new epoch whose gap names what was lost', () =>
     underLoad(
       async ({ admin }) => {
@@ -167,7 +159,7 @@ describe('keys that vanish', () => {
     ));
 });
 
-describe('the wire', () => {
+describe.concurrent('the wire', () => {
   it('CLIENT KILL of everybody loses nothing', () =>
     underLoad(
       async ({ admin }) => {
@@ -229,7 +221,7 @@ describe('the wire', () => {
 
   it('a Redis that stands still for 3 s loses nothing, and nothing refused appears', () =>
     underLoad(
-      async ({ a }) => {
+      async ({ a, redis }) => {
         redis.pause();
         await pass(3000);
         redis.resume();
