@@ -1,6 +1,6 @@
 import { setTimeout as pass } from 'node:timers/promises';
 import { Redis } from 'ioredis';
-import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
+import { describe, expect, test } from 'vitest';
 import { FatalError } from '../../src/core/errors.js';
 import { silentLogger, silentMeter } from '../../src/core/ports.js';
 import { type HandOver, type InboxMessage, Pods, type PodsOptions } from '../../src/pods/index.js';
@@ -10,20 +10,6 @@ import { type RedisProcess, startRedis } from '../harness/redis.js';
 import { startTcpProxy } from '../harness/tcp-proxy.js';
 
 const keys = new Keys('hf:');
-
-let redis: RedisProcess;
-let admin: Redis;
-beforeAll(async () => {
-  redis = await startRedis();
-  admin = new Redis(redis.url);
-});
-afterAll(async () => {
-  admin.disconnect();
-  await redis.stop();
-});
-beforeEach(async () => {
-  await admin.flushall();
-});
 
 /** One process, and what happened to it. */
 class Process implements AsyncDisposable {
@@ -36,12 +22,11 @@ class Process implements AsyncDisposable {
 
   constructor(
     readonly pod: string,
-    options: Partial<PodsOptions> = {},
+    options: Partial<PodsOptions> & Pick<PodsOptions, 'url'>,
   ) {
     this.id = `${pod}-${Math.random().toString(36).slice(2, 8)}`;
     const bury: HandOver = async (dead) => void this.buried.push(dead);
     this.pods = new Pods({
-      url: redis.url,
       keys,
       pod,
       processId: this.id,
@@ -65,34 +50,57 @@ class Process implements AsyncDisposable {
   }
 }
 
-const processes = (): Promise<string[]> => admin.zrange(keys.processes, '0', '-1');
+interface Scene {
+  readonly redis: RedisProcess;
+  readonly admin: Redis;
+  readonly make: (pod: string, options?: Partial<PodsOptions>) => Process;
+}
+
+/** Each test has a Redis of its own, so that they wait side by side. */
+const it = test.extend<Scene>({
+  redis: async ({ task: _ }, use) => {
+    await using redis = await startRedis({ aof: 'off' });
+    await use(redis);
+  },
+  admin: async ({ redis }, use) => {
+    const admin = new Redis(redis.url);
+    await use(admin);
+    admin.disconnect();
+  },
+  make: async ({ redis }, use) => use((pod, options) => new Process(pod, { url: redis.url, ...options })),
+});
+
+const processes = (admin: Redis): Promise<string[]> => admin.zrange(keys.processes, '0', '-1');
 
 /** As a process that dies without a word: its lease runs out, its name and inbox stay. */
-async function die(id: string, pod: string): Promise<void> {
+async function die(admin: Redis, id: string, pod: string): Promise<void> {
   await admin.zadd(keys.processes, 1, id);
   await admin.hset(keys.podNames, pod, id);
 }
 
-describe('the lease', () => {
-  it('is there while the process runs, and gone when it has stopped', async () => {
-    const a = await new Process('a').start();
-    expect(await processes()).toEqual([a.id]);
+describe.concurrent('the lease', () => {
+  it('is there while the process runs, and gone when it has stopped', async ({ admin, make }) => {
+    const a = await make('a').start();
+    expect(await processes(admin)).toEqual([a.id]);
     await pass(4000); // longer than a lease
-    expect(await processes()).toEqual([a.id]);
+    expect(await processes(admin)).toEqual([a.id]);
     expect(Number(await admin.zscore(keys.processes, a.id))).toBeGreaterThan(Date.now());
     await a.pods.stop();
-    expect([await processes(), await admin.hgetall(keys.podNames), await admin.exists(keys.inbox(a.id))]).toEqual([
+    expect([await processes(admin), await admin.hgetall(keys.podNames), await admin.exists(keys.inbox(a.id))]).toEqual([
       [],
       {},
       0,
     ]);
   });
 
-  it('a living process keeps its name: a second one fails in one line and leaves nothing behind', async () => {
-    await using a = await new Process('same').start();
-    const b = new Process('same');
+  it('a living process keeps its name: a second one fails in one line and leaves nothing behind', async ({
+    admin,
+    make,
+  }) => {
+    await using a = await make('same').start();
+    const b = make('same');
     await expect(b.start()).rejects.toBeInstanceOf(FatalError);
-    expect(await processes()).toEqual([a.id]);
+    expect(await processes(admin)).toEqual([a.id]);
     expect(a.losses).toBe(0);
     // and once the name is free, the same process may try again
     await a.pods.stop();
@@ -101,36 +109,36 @@ describe('the lease', () => {
     await b.pods.stop();
   });
 
-  it('a dead one’s name is taken over after its lease', async () => {
+  it('a dead one’s name is taken over after its lease', async ({ admin, make }) => {
     await admin.zadd(keys.processes, Date.now() + 1500, 'older');
     await admin.hset(keys.podNames, 'p', 'older');
-    await using a = await new Process('p').start();
+    await using a = await make('p').start();
     expect(await admin.hget(keys.podNames, 'p')).toBe(a.id);
   });
 
-  it('a process that was paused so long that its name is another’s now is told so', async () => {
-    await using a = await new Process('p').start();
+  it('a process that was paused so long that its name is another’s now is told so', async ({ admin, make }) => {
+    await using a = await make('p').start();
     await admin.hset(keys.podNames, 'p', 'newer');
     await eventually(() => expect(a.losses).toBe(1));
   });
 
-  it('a process that was buried while it was paused says that it is back', async () => {
-    await using a = await new Process('p').start();
+  it('a process that was buried while it was paused says that it is back', async ({ admin, make }) => {
+    await using a = await make('p').start();
     await admin.zrem(keys.processes, a.id);
     await admin.hdel(keys.podNames, 'p');
     await eventually(() => expect(a.returns).toBe(1));
-    expect(await processes()).toEqual([a.id]);
+    expect(await processes(admin)).toEqual([a.id]);
     expect(await admin.hget(keys.podNames, 'p')).toBe(a.id);
   });
 });
 
-describe('the reaper', () => {
-  it('hands over what a dead process held, once, and removes it', async () => {
-    await using a = await new Process('a').start();
-    await using b = await new Process('b').start();
-    await using c = await new Process('c').start();
-    await die('dead', 'd');
-    await eventually(async () => expect((await processes()).sort()).toEqual([a.id, b.id, c.id].sort()), {
+describe.concurrent('the reaper', () => {
+  it('hands over what a dead process held, once, and removes it', async ({ admin, make }) => {
+    await using a = await make('a').start();
+    await using b = await make('b').start();
+    await using c = await make('c').start();
+    await die(admin, 'dead', 'd');
+    await eventually(async () => expect((await processes(admin)).sort()).toEqual([a.id, b.id, c.id].sort()), {
       withinMs: 10_000,
     });
     await pass(1000);
@@ -138,76 +146,79 @@ describe('the reaper', () => {
     expect(Object.keys(await admin.hgetall(keys.podNames)).sort()).toEqual(['a', 'b', 'c']);
   });
 
-  it('a hand-over that fails is tried again, and the process stays in the set until it is done', async () => {
+  it('a hand-over that fails is tried again, and the process stays in the set until it is done', async ({
+    admin,
+    make,
+  }) => {
     let tries = 0;
     const failsOnce: HandOver = async () => {
       if (++tries === 1) throw new Error('Redis went away');
     };
-    await using a = await new Process('a', { handOvers: [failsOnce] }).start();
-    await die('dead', 'd');
+    await using a = await make('a', { handOvers: [failsOnce] }).start();
+    await die(admin, 'dead', 'd');
     await eventually(() => tries === 1, { withinMs: 10_000 });
-    expect(await processes()).toContain('dead');
-    await eventually(async () => expect(await processes()).toEqual([a.id]), { withinMs: 10_000 });
+    expect(await processes(admin)).toContain('dead');
+    await eventually(async () => expect(await processes(admin)).toEqual([a.id]), { withinMs: 10_000 });
     expect(tries).toBe(2);
   });
 
-  it('a stall of Redis longer than a lease kills nobody', async () => {
-    await using a = await new Process('a').start();
-    await using b = await new Process('b').start();
+  it('a stall of Redis longer than a lease kills nobody', async ({ redis, admin, make }) => {
+    await using a = await make('a').start();
+    await using b = await make('b').start();
     await pass(3500); // both may judge by now
     redis.pause();
     await pass(4000);
     redis.resume();
-    await eventually(async () => expect((await processes()).sort()).toEqual([a.id, b.id].sort()));
+    await eventually(async () => expect((await processes(admin)).sort()).toEqual([a.id, b.id].sort()));
     await pass(2000);
     expect([a.buried, b.buried, a.losses, b.losses]).toEqual([[], [], 0, 0]);
     // control: they do judge again
-    await die('dead', 'd');
+    await die(admin, 'dead', 'd');
     await eventually(() => expect([...a.buried, ...b.buried]).toEqual(['dead']), { withinMs: 10_000 });
   });
 
-  it('a process that is cut off from Redis buries nobody when it is back', async () => {
+  it('a process that is cut off from Redis buries nobody when it is back', async ({ redis, admin, make }) => {
     await using proxy = await startTcpProxy(redis.port);
-    await using a = await new Process('a', { url: `redis://127.0.0.1:${proxy.port}` }).start();
-    await using b = await new Process('b').start();
+    await using a = await make('a', { url: `redis://127.0.0.1:${proxy.port}` }).start();
+    await using b = await make('b').start();
     await pass(3500);
     proxy.blackhole(true);
     await eventually(() => expect(b.buried).toEqual([a.id]), { withinMs: 10_000 });
     proxy.blackhole(false);
     await eventually(() => expect(a.returns).toBe(1), { withinMs: 10_000 });
     expect(a.buried).toEqual([]);
-    expect((await processes()).sort()).toEqual([a.id, b.id].sort());
+    expect((await processes(admin)).sort()).toEqual([a.id, b.id].sort());
   });
 });
 
-describe('the inbox', () => {
+describe.concurrent('the inbox', () => {
   const note = (n: number): InboxMessage => ({ type: 'note', n });
 
-  it('brings messages in order, once', async () => {
-    await using a = await new Process('a').start();
-    await using b = await new Process('b').start();
+  it('brings messages in order, once', async ({ make }) => {
+    await using a = await make('a').start();
+    await using b = await make('b').start();
     for (let n = 0; n < 100; n++) expect(await a.pods.inbox.send(b.id, note(n))).toBe(true);
     await eventually(() => expect(b.heard.map(({ n }) => n)).toEqual(Array.from({ length: 100 }, (_, n) => n)));
   });
 
-  it('a message to nobody makes nothing', async () => {
-    await using a = await new Process('a').start();
+  it('a message to nobody makes nothing', async ({ admin, make }) => {
+    await using a = await make('a').start();
     expect(await a.pods.inbox.send('nobody', note(1))).toBe(false);
     expect(await admin.exists(keys.inbox('nobody'))).toBe(0);
   });
 
-  it('survives FLUSHALL within a few renewals', async () => {
-    await using a = await new Process('a').start();
-    await using b = await new Process('b').start();
+  it('survives FLUSHALL within a few renewals', async ({ admin, make }) => {
+    await using a = await make('a').start();
+    await using b = await make('b').start();
     await admin.flushall();
     await eventually(() => a.pods.inbox.send(b.id, note(1)), { withinMs: 5000 });
     await eventually(() => expect(b.heard.map(({ n }) => n)).toEqual([1]));
   });
 
-  it('a Redis whose clock is behind is listened to as well', async () => {
+  it('a Redis whose clock is behind is listened to as well', async ({ redis, admin, make }) => {
     await using proxy = await startTcpProxy(redis.port);
-    await using a = await new Process('a').start();
-    await using b = await new Process('b', { url: `redis://127.0.0.1:${proxy.port}` }).start();
+    await using a = await make('a').start();
+    await using b = await make('b', { url: `redis://127.0.0.1:${proxy.port}` }).start();
     // as if what b had read last came from a clock that was ahead
     await admin.xadd(keys.inbox(b.id), `${Date.now() + 600_000}-0`, 'm', JSON.stringify(note(1)));
     await eventually(() => expect(b.heard.length).toBe(1));
@@ -217,8 +228,8 @@ describe('the inbox', () => {
     await eventually(() => expect(b.heard.map(({ n }) => n)).toEqual([1, 2]));
   });
 
-  it('what cannot be read, and a handler that throws, do not hold up the next', async () => {
-    await using a = await new Process('a').start();
+  it('what cannot be read, and a handler that throws, do not hold up the next', async ({ admin, make }) => {
+    await using a = await make('a').start();
     a.pods.inbox.on('bad', () => {
       throw new Error('handler');
     });
@@ -229,8 +240,8 @@ describe('the inbox', () => {
     await eventually(() => expect(a.heard.length).toBe(1));
   });
 
-  it('hears itself, and listens no longer once it is stopped', async () => {
-    await using a = await new Process('a').start();
+  it('hears itself, and listens no longer once it is stopped', async ({ make }) => {
+    await using a = await make('a').start();
     await a.pods.hearSelf();
     await a.pods.stop();
     await expect(a.pods.hearSelf()).rejects.toThrow('stopped');
