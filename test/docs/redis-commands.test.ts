@@ -6,7 +6,7 @@ const NO_COMMANDS = new Set(['on', 'connect', 'disconnect', 'evalsha', 'call', '
 /** With a subcommand each. */
 const CONTAINERS = new Set(['xgroup', 'xinfo', 'config', 'memory', 'client']);
 /** What ioredis says at every connect, and what a URL with a database needs. `client|setinfo` has no name on Redis 7.0. */
-const HANDSHAKE = ['auth', 'hello', 'select', 'client|setname', 'info'];
+const HANDSHAKE = ['auth', 'select', 'client|setname', 'info'];
 
 const named = (command: string, first: string | undefined): string => {
   const name = command.toLowerCase();
