@@ -29,7 +29,7 @@ export async function idsInLog(admin: Redis, keys: PartitionKeys = KEYS): Promis
 }
 
 /** A meter whose counters can be read. */
-export class Counts implements Meter {
+class Counts implements Meter {
   readonly #values = new Map<string, number>();
 
   /** `name`, or `name{value}` for one value of its label. */
