@@ -22,6 +22,8 @@ import { Slots } from './slots.js';
 /** A returning client is held that long while Redis can't answer: between 5 and 10 s, so that they don't come back together. */
 const HOLD_MS = 5000;
 const REDIS_MS = 1000;
+/** Connections of one pid that come at the same instant take its record from each other so often, and then one gives up. */
+const MAX_CLAIMS = 3;
 /** Longer than a process takes to renew its lease. */
 const LEASE_RENEWED_MS = 700;
 const CLIENT_TYPES = new Set(['user-scoped', 'session-scoped', 'machine-scoped']);
@@ -87,17 +89,34 @@ export class Handshake {
       if (answer === 'closed') return undefined;
       found = typeof answer === 'string' ? undefined : answer;
     }
-    return this.#slots.run(async () => {
-      // whoever waited for a slot may be gone, and its record may be its next connection's by now
-      if (socket.conn.readyState !== 'open') return undefined;
-      const session = await this.#settle(await this.#open(socket, auth, identity, found));
-      if (!session.isSuperseded) return session;
-      // somebody else took the record over meanwhile: the loser starts afresh
-      this.discard(session);
-      rename(socket, randomBytes(15).toString('base64url'));
-      const fresh = { ...auth, pid: undefined, told: undefined, position: undefined };
-      return this.#settle(await this.#open(socket, fresh, identity, undefined));
-    });
+    return this.#slots.run(() => this.#openUndisputed(socket, auth, identity, found));
+  }
+
+  /**
+   * Another connection may take the record over meanwhile: mostly one of the same client, which cut this one or is cut itself
+   * and not yet known to be. So the record is asked for again; who loses it again and again starts afresh.
+   */
+  async #openUndisputed(
+    socket: Socket,
+    auth: ClientAuth,
+    identity: Identity,
+    found: FoundRecord | undefined,
+  ): Promise<Session | undefined> {
+    let record = found;
+    for (let tries = 1; socket.conn.readyState === 'open'; tries++) {
+      const isLast = tries > MAX_CLAIMS;
+      const claims = isLast ? { ...auth, pid: undefined, told: undefined, position: undefined } : auth;
+      const session = await this.#open(socket, claims, identity, isLast ? undefined : record);
+      if (session && !(await this.#settle(session)).isSuperseded) return session;
+      if (session) {
+        this.discard(session);
+        rename(socket, randomBytes(15).toString('base64url'));
+      }
+      const again = await this.#find(auth.pid as string);
+      if (again === 'unknown') throw new RelayError('unavailable');
+      record = typeof again === 'string' ? undefined : again;
+    }
+    return undefined;
   }
 
   /** Gives up what was made for a connection that never was connected. */
@@ -173,7 +192,13 @@ export class Handshake {
 
   // --- the session
 
-  async #open(socket: Socket, auth: ClientAuth, identity: Identity, found: FoundRecord | undefined): Promise<Session> {
+  /** `undefined`: the record that was found is another connection's by now. */
+  async #open(
+    socket: Socket,
+    auth: ClientAuth,
+    identity: Identity,
+    found: FoundRecord | undefined,
+  ): Promise<Session | undefined> {
     const { log, records, ephemeral, logger, recoveryWindowMs } = this.options;
     const partition = log.partitionOf(identity.tenant);
     const owner = records.newOwner();
@@ -183,9 +208,10 @@ export class Handshake {
     const lifeMs = place?.gap ? recoveryWindowMs : undefined;
     const isClaimed =
       record !== undefined && place !== undefined && (await this.#claim(auth.pid as string, record, owner, lifeMs));
+    if (record && place && !isClaimed) return undefined;
     const isRecovered = isClaimed && place.gap === undefined;
     const pid = isRecovered ? (auth.pid as string) : newPid();
-    const start = place && (isClaimed || !record) ? place : this.#now(partition);
+    const start = place ?? this.#now(partition);
     const { epoch, ms, offset } = start;
     const subscriber = new Subscriber(new Outbox(socket), { identity, partition, epoch, ms, offset });
     if (isRecovered) rename(socket, record.state.sid);
