@@ -101,6 +101,7 @@ export class EventLog extends Service {
     try {
       await this.#connect();
       const count = await this.#untilAnswered(() => this.#agreeOnPartitions(this.options.partitions));
+      this.#throwIfStopping();
       this.#partitions = Array.from({ length: count }, (_, index) => this.#makePartition(index));
       await Promise.all(this.#partitions.map(({ reader }) => this.#untilAnswered(() => reader.start())));
     } catch (error) {

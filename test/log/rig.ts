@@ -53,14 +53,14 @@ class Counts implements Meter {
   gauge(): void {}
 }
 
-export interface Handled {
+interface Handled {
   readonly id: string;
   readonly epoch: string;
   readonly ms: number;
   readonly offset: number;
 }
 
-export interface LogLine {
+interface LogLine {
   readonly level: string;
   readonly event: string;
 }
@@ -233,13 +233,22 @@ export class Ledger {
   missing(pod: TestPod): readonly string[] {
     const had = new Set(pod.ids);
     return [...this.accepted]
-      .filter(([id, position]) => !had.has(id) && !pod.gaps.some((gap) => names(gap, position)))
+      .filter(
+        ([id, position]) => !had.has(id) && !pod.gaps.some((gap) => names(gap, position) || wipes(pod, gap, position)),
+      )
       .map(([id, position]) => `${id} at ${formatPosition(position.epoch, 0, position.ms, position.offset)}`);
   }
 }
 
 function names({ from, to }: LogGap, { epoch, offset }: { epoch: string; offset: number }): boolean {
   return from.epoch === epoch && from.offset <= offset && offset <= to.offset;
+}
+
+/** Of a log that was wiped with its meta nobody knows the end, only from where on it is gone. */
+function wipes({ turns }: TestPod, { from }: LogGap, { epoch, offset }: { epoch: string; offset: number }): boolean {
+  return (
+    turns.some((turn) => turn.reason === 'new' && turn.from === epoch) && from.epoch === epoch && from.offset <= offset
+  );
 }
 
 function doubled(ids: readonly string[]): readonly string[] {
