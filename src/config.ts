@@ -1,6 +1,7 @@
 import { readFileSync } from 'node:fs';
 import { hostname } from 'node:os';
 import { z } from 'zod';
+import { parseDuration } from './core/duration.js';
 import { FatalError } from './core/errors.js';
 import { isName } from './wire/names.js';
 
@@ -8,14 +9,6 @@ import { isName } from './wire/names.js';
 export interface ApiKey {
   readonly key: string;
   readonly tenant: string | undefined;
-}
-
-const UNITS: Readonly<Record<string, number>> = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 };
-
-/** `1500`, `30s`, `5m`, `1h` as ms. */
-export function parseDuration(text: string): number | undefined {
-  const match = /^(\d+(?:\.\d+)?)(ms|s|m|h|d)?$/.exec(text.trim());
-  return match ? Math.round(Number(match[1]) * (UNITS[match[2] ?? 'ms'] as number)) : undefined;
 }
 
 function duration(min: number, max: number) {

@@ -2,7 +2,8 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, it, onTestFinished } from 'vitest';
-import { loadConfig, loadToolConfig, OPTIONS, parseDuration, printable } from '../src/config.js';
+import { loadConfig, loadToolConfig, OPTIONS, printable } from '../src/config.js';
+import { parseDuration } from '../src/core/duration.js';
 import { FatalError } from '../src/core/errors.js';
 
 const SECRET = 'a-secret-of-thirty-two-characters!';

@@ -15,9 +15,19 @@ export function program(): Command {
     .description('A durable event relay for Socket.IO back ends.')
     .version(VERSION)
     .showHelpAfterError('(holdfast --help lists the commands, holdfast <command> --help what each takes)')
-    .hook('preAction', (_, command) => onStdoutError(command.name() === 'serve'));
+    .hook('preAction', (_, command) => {
+      const isServing = command.name() === 'serve';
+      onStdoutError(isServing);
+      if (!isServing) endOnSignals();
+    });
   for (const add of [addServe, addToken, addCheck, addPublish, addTail, addTopics, addGroups]) add(root);
   return root;
+}
+
+/** As the first process of a container, nothing ends one that doesn't listen. */
+function endOnSignals(): void {
+  process.once('SIGTERM', () => process.exit(143));
+  process.once('SIGINT', () => process.exit(130));
 }
 
 /** `head` has read enough: a command ends without a word, and a relay serves on. */

@@ -4,6 +4,7 @@ import { sleep } from '../core/sleep.js';
 import type { Entry, LogAccess } from '../log/index.js';
 import { scoped } from '../wire/names.js';
 import { formatPosition } from '../wire/position.js';
+import { parseFrom } from '../wire/read-from.js';
 import { existingTopic, withLog } from './access.js';
 import { type Format, parseFormat } from './output.js';
 
@@ -42,8 +43,6 @@ export function addTail(root: Command): void {
 async function tail(log: LogAccess, { from, room, tenant, follow, output }: Options, count: number): Promise<void> {
   await existingTopic(log, TOPIC);
   const partition = await log.partitionOf(TOPIC, tenant);
-  // loaded here, because the whole gateway comes with it
-  const { parseFrom } = await import('../gateway/index.js');
   const start = parseFrom(from, await log.now());
   if (start === undefined)
     throw new FatalError(`--from: wants a position, earliest, latest, a time or an age, got ${JSON.stringify(from)}`);

@@ -1,6 +1,7 @@
 import type { Command } from 'commander';
 import { SignJWT } from 'jose';
-import { loadToolConfig, parseDuration } from '../config.js';
+import { loadToolConfig } from '../config.js';
+import { parseDuration } from '../core/duration.js';
 import { FatalError } from '../core/errors.js';
 import { readSecrets } from '../embedded/index.js';
 import { isName } from '../wire/names.js';

@@ -1,11 +1,10 @@
 import { RelayError } from '../core/errors.js';
 import type { Entry, EventLog } from '../log/index.js';
 import { scoped } from '../wire/names.js';
-import { formatPosition, type Position, parsePosition } from '../wire/position.js';
+import { formatPosition } from '../wire/position.js';
+import { parseFrom } from '../wire/read-from.js';
 import type { Locator } from './locator.js';
 
-const DURATION = /^(\d{1,9})(ms|s|m|h|d)$/;
-const UNIT_MS: Readonly<Record<string, number>> = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 };
 /** Entries looked at for one answer: a quiet room in a busy partition pages by entries scanned. */
 const MAX_SCANNED = 5000;
 
@@ -26,22 +25,6 @@ export interface HistoryPage {
   readonly more: boolean;
   /** Entries that are gone between `from` and the first event that is here. */
   readonly gap?: { readonly from: string; readonly to: string; readonly reason: 'trimmed' | 'epoch' };
-}
-
-/** Where a read begins: a position, `earliest`, `latest`, a time (ISO 8601, or ms since 1970), or an age (`10m`). */
-export function parseFrom(
-  text: string,
-  redisNow: number,
-): Position | { readonly ms: number } | 'earliest' | 'latest' | undefined {
-  if (text === 'earliest' || text === 'latest') return text;
-  const position = parsePosition(text);
-  if (position) return position;
-  const age = DURATION.exec(text);
-  if (age) return { ms: Math.max(0, redisNow - Number(age[1]) * (UNIT_MS[age[2] as string] as number)) };
-  if (/^\d{1,15}$/.test(text)) return { ms: Number(text) };
-  if (!/^\d{4}-\d\d-\d\d/.test(text)) return undefined;
-  const ms = Date.parse(text);
-  return Number.isNaN(ms) ? undefined : { ms: Math.max(0, ms) };
 }
 
 /**

@@ -1,2 +1,1 @@
 export { Gateway, type GatewayOptions } from './gateway.js';
-export { parseFrom } from './history.js';

@@ -3,7 +3,7 @@ import { connect as connectTcp } from 'node:net';
 import { text } from 'node:stream/consumers';
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { parseFrom } from '../../src/gateway/history.js';
+import { parseFrom } from '../../src/wire/read-from.js';
 import { type Pod, TEST_API_KEY } from '../harness/pod.js';
 import { eventually } from '../harness/poll.js';
 import { ask, dataOf, join, publish, type Stack, someone, startStack } from './fixture.js';
