@@ -52,6 +52,13 @@ const url = z.string().superRefine((value, context) => {
   });
 });
 
+/** What is fetched without credentials: it is no secret, and is printed. */
+function isPlainHttpUrl(value: string): boolean {
+  if (!URL.canParse(value)) return false;
+  const { protocol, username, password } = new URL(value);
+  return /^https?:$/.test(protocol) && username === '' && password === '';
+}
+
 const apiKeys = z.string().transform((value, context) => {
   const keys: ApiKey[] = [];
   for (const item of value.split(',')) {
@@ -137,7 +144,7 @@ export const OPTIONS = {
   ),
   jwtJwksUrl: option<string | undefined>(
     'HOLDFAST_JWT_JWKS_URL',
-    z.url('an http(s) URL'),
+    z.string().refine(isPlainHttpUrl, 'an http(s) URL without user and password'),
     undefined,
     "the issuer's key set, for HOLDFAST_JWT_ALGORITHM",
   ),
@@ -319,7 +326,8 @@ function flagOf(key: string): string {
 function parse({ where, value }: Given, { schema, secret: isSecret }: Option<unknown>): unknown {
   const result = schema.safeParse(value);
   if (result.success) return result.data;
-  const got = isSecret ? '' : `, got ${JSON.stringify(value.slice(0, 80))}`;
+  // a URL that must have no password shows none either
+  const got = isSecret ? '' : `, got ${JSON.stringify(value.replace(/\/\/.*@/, '//***@').slice(0, 80))}`;
   throw new FatalError(`${where}: wants ${result.error.issues[0]?.message}${got}`);
 }
 

@@ -111,6 +111,16 @@ describe('settings', () => {
       'HOLDFAST_JWT_PUBLIC_KEY: wants a PEM public key (SPKI)',
     ],
     [
+      'HOLDFAST_JWT_JWKS_URL',
+      'file:///etc/keys.json',
+      'HOLDFAST_JWT_JWKS_URL: wants an http(s) URL without user and password, got "file:///etc/keys.json"',
+    ],
+    [
+      'HOLDFAST_JWT_JWKS_URL',
+      'https://:hunter2@issuer/keys',
+      'HOLDFAST_JWT_JWKS_URL: wants an http(s) URL without user and password, got "https://***@issuer/keys"',
+    ],
+    [
       'HOLDFAST_API_KEYS',
       'hunter2',
       'HOLDFAST_API_KEYS: wants key[:tenant], by commas, each key at least 32 characters',
