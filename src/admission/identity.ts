@@ -10,6 +10,8 @@ const CLOCK_TOLERANCE_S = 5;
 /** An expired token is shown the door at once; what is on its way just then still arrives. */
 const EXPIRY_GRACE_MS = 2000;
 const MAX_TOKEN_LENGTH = 16_384;
+/** jose verifies nothing under a shorter one. */
+const MIN_RSA_BITS = 2048;
 
 /** Who somebody is, as its token says. */
 export interface Identity {
@@ -36,7 +38,7 @@ export interface TokenKey {
 export class TokenVerifier {
   readonly #verify: (token: string) => Promise<{ payload: JWTPayload }>;
 
-  /** @throws {FatalError} when the key doesn't fit the algorithm */
+  /** @throws {FatalError} when the public key is none, or doesn't fit the algorithm: it would refuse everybody */
   constructor({ secret, publicKey, jwksUrl, algorithm }: TokenKey) {
     const options: JWTVerifyOptions = {
       algorithms: [secret === undefined ? algorithm : 'HS256'],
@@ -47,7 +49,7 @@ export class TokenVerifier {
       const key = new TextEncoder().encode(secret);
       this.#verify = (token) => jwtVerify(token, key, options);
     } else if (publicKey !== undefined) {
-      const key = readPublicKey(publicKey);
+      const key = readPublicKey(publicKey, algorithm);
       this.#verify = (token) => jwtVerify(token, key, options);
     } else if (jwksUrl !== undefined) {
       const { find } = new KeySet(jwksUrl);
@@ -56,7 +58,8 @@ export class TokenVerifier {
   }
 
   /**
-   * @throws {RelayError} `unauthorized`, `token_expired`, or `unavailable` when the issuer's key set can't be had
+   * @throws {RelayError} `unauthorized`, `token_expired`, `unavailable` when the issuer's key set can't be had, or
+   *   `internal` when it is not the token's fault
    */
   async identify(token: unknown): Promise<Identity> {
     if (token === undefined || token === null || token === '')
@@ -68,19 +71,42 @@ export class TokenVerifier {
     } catch (error) {
       if (error instanceof RelayError) throw error;
       if (error instanceof errors.JWTExpired) throw new RelayError('token_expired', undefined, { cause: error });
-      throw new RelayError('unauthorized', undefined, { cause: error });
+      throw new RelayError(error instanceof errors.JOSEError ? 'unauthorized' : 'internal', undefined, {
+        cause: error,
+      });
     }
     if (hasDuplicateClaims(token)) throw new RelayError('unauthorized');
     return identityOf(payload);
   }
 }
 
-function readPublicKey(pem: string): KeyObject {
+function readPublicKey(pem: string, algorithm: string): KeyObject {
+  let key: KeyObject;
   try {
-    return createPublicKey(pem);
+    key = createPublicKey(pem);
   } catch {
     throw new FatalError('HOLDFAST_JWT_PUBLIC_KEY: wants a PEM public key (SPKI)');
   }
+  const wanted = keyOf(algorithm);
+  const { asymmetricKeyType: type, asymmetricKeyDetails: { namedCurve, modulusLength } = {} } = key;
+  const isLongEnough = type !== 'rsa' || (modulusLength ?? 0) >= MIN_RSA_BITS;
+  if (type !== wanted.type || namedCurve !== wanted.curve || !isLongEnough) {
+    const got = [type, namedCurve ?? (type === 'rsa' ? `of ${modulusLength} bits` : undefined)]
+      .filter(Boolean)
+      .join(' ');
+    throw new FatalError(
+      `HOLDFAST_JWT_PUBLIC_KEY: HOLDFAST_JWT_ALGORITHM=${algorithm} wants ${wanted.text}, and this key is ${got}`,
+    );
+  }
+  return key;
+}
+
+/** The kind of key that an algorithm is for, in Node's words. */
+function keyOf(algorithm: string): { readonly type: string; readonly curve?: string; readonly text: string } {
+  const curve = { ES256: 'prime256v1', ES384: 'secp384r1', ES512: 'secp521r1' }[algorithm];
+  if (curve !== undefined) return { type: 'ec', curve, text: `ec ${curve}` };
+  if (algorithm === 'EdDSA') return { type: 'ed25519', text: 'ed25519' };
+  return { type: 'rsa', text: `rsa of at least ${MIN_RSA_BITS} bits` };
 }
 
 function identityOf(payload: JWTPayload): Identity {

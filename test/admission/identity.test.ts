@@ -6,6 +6,7 @@ import { exportJWK, SignJWT } from 'jose';
 import { afterEach, describe, expect, test } from 'vitest';
 import { hasDuplicateClaims, TokenVerifier } from '../../src/admission/identity.js';
 import { KeySet } from '../../src/admission/key-set.js';
+import { FatalError } from '../../src/core/errors.js';
 
 const SECRET = 'a-secret-of-at-least-32-characters-000000';
 const base64 = (text: string | object): string =>
@@ -58,6 +59,39 @@ describe('a token that says how it wants to be verified', () => {
       .sign(privateKey);
     expect(await codeOf(signed, pinned)).toBe('ok');
     expect(await codeOf(`${signed.slice(0, -8)}AAAAAAAA`, pinned)).toBe('unauthorized');
+  });
+});
+
+describe('a public key', () => {
+  const ec = (namedCurve: string) => generateKeyPairSync('ec', { namedCurve }).publicKey;
+  const rsa = (modulusLength: number) => generateKeyPairSync('rsa', { modulusLength }).publicKey;
+  const make = (key: KeyObject, algorithm: string) =>
+    new TokenVerifier({ publicKey: key.export({ type: 'spki', format: 'pem' }).toString(), algorithm });
+
+  test.each([
+    ['RS256', ec('P-256'), 'rsa of at least 2048 bits, and this key is ec prime256v1'],
+    ['PS512', generateKeyPairSync('ed25519').publicKey, 'rsa of at least 2048 bits, and this key is ed25519'],
+    ['RS256', rsa(1024), 'rsa of at least 2048 bits, and this key is rsa of 1024 bits'],
+    ['ES256', ec('P-384'), 'ec prime256v1, and this key is ec secp384r1'],
+    ['EdDSA', generateKeyPairSync('ed448').publicKey, 'ed25519, and this key is ed448'],
+  ])('that does not fit %s ends the start in one line', (algorithm, key, rest) => {
+    expect(() => make(key, algorithm)).toThrow(
+      new FatalError(`HOLDFAST_JWT_PUBLIC_KEY: HOLDFAST_JWT_ALGORITHM=${algorithm} wants ${rest}`),
+    );
+  });
+
+  test.each([
+    ['RS256', generateKeyPairSync('rsa', { modulusLength: 2048 })],
+    ['PS384', generateKeyPairSync('rsa', { modulusLength: 2048 })],
+    ['ES384', generateKeyPairSync('ec', { namedCurve: 'P-384' })],
+    ['ES512', generateKeyPairSync('ec', { namedCurve: 'P-521' })],
+    ['EdDSA', generateKeyPairSync('ed25519')],
+  ])('that fits %s verifies', async (alg, { publicKey, privateKey }) => {
+    const token = await new SignJWT({ sub: 'ann' })
+      .setProtectedHeader({ alg })
+      .setExpirationTime('1m')
+      .sign(privateKey);
+    expect(await codeOf(token, make(publicKey, alg))).toBe('ok');
   });
 });
 
@@ -238,6 +272,47 @@ describe("an issuer's key set", () => {
     const outcomes = await Promise.allSettled(Array.from({ length: 200 }, (_, index) => find(`made-up-${index}`)));
     expect(outcomes.every(({ status }) => status === 'rejected')).toBe(true);
     expect(asked).toBe(1);
+  });
+
+  test('a key that the issuer made during the cool-down is `unavailable`, and good after it; one that it never made is refused', async () => {
+    const [first, second] = [await keyPair('k1'), await keyPair('k2')];
+    answer = { status: 200, body: JSON.stringify({ keys: [first.jwk] }) };
+    let time = 0;
+    const keys = new KeySet(await issuer(), () => time);
+    const find = (kid: string) => keys.find({ alg: 'ES256', kid }, { payload: '', signature: '' });
+    await find('k1');
+    time += 60_000;
+    await expect(find('made-up')).rejects.toMatchObject({ code: 'ERR_JWKS_NO_MATCHING_KEY' });
+    answer = { status: 200, body: JSON.stringify({ keys: [first.jwk, second.jwk] }) };
+    for (let tries = 0; tries < 20; tries++) {
+      time += 1000;
+      await expect(find('k2')).rejects.toMatchObject({ code: 'unavailable' });
+    }
+    expect(asked).toBe(2);
+    time += 11_000;
+    await find('k2');
+    expect(asked).toBe(3);
+  });
+
+  test('a fetch that was under way when a token came does not refuse it', async () => {
+    const { jwk } = await keyPair('k1');
+    answer = { status: 200, body: JSON.stringify({ keys: [jwk] }) };
+    let time = 0;
+    const keys = new KeySet(await issuer(), () => time);
+    const find = (kid: string) => keys.find({ alg: 'ES256', kid }, { payload: '', signature: '' });
+    const early = find('k2');
+    time += 1;
+    const late = find('k2');
+    await expect(early).rejects.toMatchObject({ code: 'ERR_JWKS_NO_MATCHING_KEY' });
+    await expect(late).rejects.toMatchObject({ code: 'unavailable' });
+  });
+
+  test('a key of the issuer that cannot be used is not the fault of the token', async () => {
+    const { sign } = await keyPair('k1');
+    const jwk = { kty: 'EC', crv: 'P-256', x: 'AAAA', y: 'AAAA', kid: 'k1', alg: 'ES256' };
+    answer = { status: 200, body: JSON.stringify({ keys: [jwk] }) };
+    const by = new TokenVerifier({ jwksUrl: await issuer(), algorithm: 'ES256' });
+    expect(await codeOf(await sign(), by)).toBe('unavailable');
   });
 
   test('nobody is let in by a key of another algorithm', async () => {
