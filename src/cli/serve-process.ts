@@ -96,7 +96,20 @@ export class ServeProcess {
       },
       'the relay serves',
     );
-    if (this.#embedded) process.stdout.write(await welcome(this.#relay, config, this.#embedded.apiKey));
+    if (this.#embedded) {
+      const { jwtSecret, jwtPublicKey, jwtJwksUrl, apiKeys, socketPath } = this.#config;
+      const { port, opsPort } = this.#relay;
+      const isConfigured = (jwtSecret ?? jwtPublicKey ?? jwtJwksUrl) !== undefined;
+      const text = await welcome({
+        port,
+        opsPort,
+        socketPath,
+        ownSecret: isConfigured ? undefined : this.#embedded.jwtSecret,
+        canSign: jwtPublicKey === undefined && jwtJwksUrl === undefined,
+        ownApiKey: apiKeys.length > 0 ? undefined : this.#embedded.apiKey,
+      });
+      process.stdout.write(text);
+    }
   }
 
   #onSignal(): void {

@@ -1,24 +1,42 @@
-import type { RelayConfig } from '../config.js';
 import { VERSION } from '../version.js';
 import { signToken } from './token.js';
 
-/** What a newcomer does next: everything in it can be pasted as it stands. */
-export async function welcome(
-  { port, opsPort }: { readonly port: number; readonly opsPort: number },
-  { jwtSecret, socketPath }: RelayConfig,
-  apiKey: string,
-): Promise<string> {
+export interface Welcome {
+  readonly port: number;
+  readonly opsPort: number;
+  readonly socketPath: string;
+  /** The secret that this relay made for itself; absent when the operator configured what verifies tokens. */
+  readonly ownSecret?: string | undefined;
+  /** Whether `holdfast token` can sign here. */
+  readonly canSign: boolean;
+  /** The API key that this relay made for itself; absent when the operator configured some. */
+  readonly ownApiKey?: string | undefined;
+}
+
+/**
+ * What a newcomer does next: without settings, everything in it can be pasted as it stands. Nothing in it comes from what an
+ * operator configured: a container's stdout is kept where many read it.
+ */
+export async function welcome({ port, opsPort, socketPath, ownSecret, canSign, ownApiKey }: Welcome): Promise<string> {
   const caps = { subscribe: ['*'], publish: ['*'] };
   const token =
-    jwtSecret === undefined
-      ? '<a token of your issuer>'
-      : await signToken(jwtSecret, { user: 'me', ttlMs: 24 * 3_600_000, caps });
+    ownSecret !== undefined
+      ? await signToken(ownSecret, { user: 'me', ttlMs: 24 * 3_600_000, caps })
+      : canSign
+        ? '<what holdfast token printed>'
+        : '<a token of your issuer>';
+  const about =
+    ownSecret !== undefined
+      ? `A token to try, good for a day, that may subscribe and publish everywhere:\n${token}`
+      : canSign
+        ? `A token to try: holdfast token --user me --subscribe '*' --publish '*'`
+        : 'Your issuer signs the tokens.';
+  const apiKey = ownApiKey ?? '<one of HOLDFAST_API_KEYS>';
   const path = socketPath === '/socket.io' ? '' : `path: '${socketPath}', `;
   return `
 Holdfast ${VERSION} serves http://localhost:${port}   (probes and metrics: http://localhost:${opsPort}/metrics)
 
-A token to try, good for a day, that may subscribe and publish everywhere:
-${token}
+${about}
 
 Save this as client.mjs in this folder (elsewhere, npm install socket.io-client first) and run node client.mjs:
 
