@@ -4,11 +4,10 @@ import type { Entry, EventLog, LogGap, Page } from '../log/index.js';
 import { formatPosition } from '../wire/position.js';
 import { Delivery, type EncodedPacket } from './frames.js';
 import type { GatewayMetrics } from './metrics.js';
+import { BEHIND_BYTES } from './outbox.js';
 import type { Ring } from './ring.js';
 import type { Subscriber } from './subscriber.js';
 
-/** More than this unsent, and a socket falls behind: it holds a place in the log, and no buffers. */
-export const BEHIND_BYTES = 256 * 1024;
 const PAGE_BYTES = 64 * 1024;
 const LOG_PAGE = { entries: 500, bytes: 1_000_000 };
 /** Work of one turn, after which other work gets the loop. */
@@ -53,6 +52,8 @@ export class CatchUp {
   readonly #cold = new Map<number, Set<Subscriber>>();
   #isPumping = false;
   #isStopped = false;
+  /** Ends the wait of a partition's pass. */
+  readonly #wakers = new Map<number, () => void>();
   #timer: NodeJS.Timeout | undefined;
 
   constructor(private readonly options: CatchUpOptions) {}
@@ -85,6 +86,7 @@ export class CatchUp {
     this.#behind.delete(subscriber);
     this.#queue.delete(subscriber);
     this.#cold.get(subscriber.partition)?.delete(subscriber);
+    this.#wakers.get(subscriber.partition)?.();
   }
 
   stop(): void {
@@ -104,11 +106,21 @@ export class CatchUp {
     const startedAt = performance.now();
     for (const subscriber of this.#queue) {
       this.#queue.delete(subscriber);
-      if (subscriber.state === 'behind' && !subscriber.isReplaying) this.#pageFromRing(subscriber);
+      if (subscriber.state === 'behind' && !subscriber.isReplaying) this.#guarded(subscriber);
       if (performance.now() - startedAt > SLICE_MS) break;
     }
     if (this.#queue.size > 0 && !this.#isStopped) setImmediate(() => this.#pump());
     else this.#isPumping = false;
+  }
+
+  /** What one socket's page throws stops nobody else's: it comes back and begins where it stood. */
+  #guarded(subscriber: Subscriber): void {
+    try {
+      this.#pageFromRing(subscriber);
+    } catch (error) {
+      this.options.logger.error({ event: 'catch_up_failed', err: error }, 'a page could not be given');
+      subscriber.outbox.closeTransport();
+    }
   }
 
   #goLive(subscriber: Subscriber): void {
@@ -161,10 +173,14 @@ export class CatchUp {
     subscriber.positionToldAt = performance.now();
     subscriber.isPageUnsent = true;
     const page = ++subscriber.pages;
+    const bytes = packets.reduce((sum, { frames }) => sum + frames.length, 0);
+    subscriber.pageBytes += bytes;
     const onSent = (): void => {
+      subscriber.pageBytes -= bytes;
       if (page !== subscriber.pages) return;
       subscriber.isPageUnsent = false;
       this.#next(subscriber);
+      this.#wakers.get(subscriber.partition)?.();
     };
     packets.forEach((packet, index) => {
       subscriber.outbox.write(packet, index === packets.length - 1 ? onSent : undefined);
@@ -195,7 +211,7 @@ export class CatchUp {
     while (cold.size > 0 && !this.#isStopped) {
       const oldest = this.#oldest(partition, cold);
       if (!oldest) {
-        await sleep(5);
+        await this.#untilSomethingLeft(partition);
         continue;
       }
       let page: Page;
@@ -222,6 +238,14 @@ export class CatchUp {
         await sleep(1000);
       }
     }
+  }
+
+  /** Until a page has left, or a socket may have gone. */
+  async #untilSomethingLeft(partition: number): Promise<void> {
+    const woken = new AbortController();
+    this.#wakers.set(partition, () => woken.abort());
+    await sleep(500, woken.signal);
+    this.#wakers.delete(partition);
   }
 
   /** The oldest place among those that can take a page. Whoever the ring covers by now leaves. */

@@ -7,7 +7,6 @@ import type { Keys } from '../redis/keys.js';
 import { encodeEvent } from './frames.js';
 import type { Hub } from './hub.js';
 import type { GatewayMetrics } from './metrics.js';
-import { MAX_UNSENT_BYTES } from './outbox.js';
 
 const PUBLISH_MS = 1900;
 const SUBSCRIBE_MS = 500;
@@ -159,15 +158,17 @@ export class Ephemeral extends Service {
     const members = hub.membersOf(channel.slice(keys.ephemeral('').length));
     if (!members || message.length < 2) return;
     const packet = encodeEvent(message, [], undefined);
+    let given = 0;
     for (const subscriber of members) {
       const { outbox } = subscriber;
       if (!outbox.isOpen) continue;
-      if (outbox.unsentBytes > MAX_UNSENT_BYTES) {
+      if (subscriber.leavesTooMuch) {
         subscriber.closeAsSlow(metrics, '1 MiB unread');
         continue;
       }
       outbox.write(packet);
-      metrics.ephemeral.inc({ kind: 'delivered' });
+      given++;
     }
+    if (given > 0) metrics.ephemeral.inc({ kind: 'delivered' }, given);
   }
 }

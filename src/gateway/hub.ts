@@ -1,9 +1,10 @@
 import type { Logger } from '../core/ports.js';
 import type { Entry, EpochTurn, EventLog, LogGap, ReaderHandler } from '../log/index.js';
 import { formatPosition, type Position } from '../wire/position.js';
-import { BEHIND_BYTES, CatchUp } from './catch-up.js';
+import { CatchUp } from './catch-up.js';
 import { Delivery } from './frames.js';
 import type { GatewayMetrics } from './metrics.js';
+import { BEHIND_BYTES } from './outbox.js';
 import { Ring } from './ring.js';
 import type { Subscriber } from './subscriber.js';
 
@@ -112,9 +113,14 @@ export class Hub implements ReaderHandler {
       view.offset = gap.to.offset;
       view.ring.reset(gap.to.offset + 1);
     }
-    // whoever is behind meets what was trimmed by itself, when it gets there
-    for (const subscriber of view.subscribers)
-      if (gap.reason === 'epoch' || subscriber.state === 'live') this.tellGap(subscriber, gap);
+    for (const subscriber of view.subscribers) {
+      if (gap.reason === 'epoch') this.tellGap(subscriber, gap);
+      // whoever is behind meets what was trimmed by itself, when it gets there; whoever is ahead has had it
+      else if (subscriber.state === 'live' && subscriber.offset < gap.to.offset) {
+        const offset = Math.max(gap.from.offset, subscriber.offset + 1);
+        this.tellGap(subscriber, { ...gap, from: { ...gap.from, offset } });
+      }
+    }
   }
 
   onEpoch(turn: EpochTurn): void {

@@ -10,7 +10,6 @@ const DISCONNECTS = [
   'expired',
   'slow_consumer',
   'replaced',
-  'refused',
   'other',
 ] as const;
 export type DisconnectCode = (typeof DISCONNECTS)[number];

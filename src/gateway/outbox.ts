@@ -20,6 +20,8 @@ interface WebSocketInternals {
 
 /** Unlogged bytes that a client may leave unread: answers, ephemeral events. */
 export const MAX_UNSENT_BYTES = 1024 * 1024;
+/** More than this unsent, and a socket falls behind: it holds a place in the log, and no buffers. */
+export const BEHIND_BYTES = 256 * 1024;
 
 /** Placeholder of a packet whose WebSocket frames are ready; engine.io wants some text. */
 const PRE_ENCODED = 'b';

@@ -1,6 +1,6 @@
 import type { Identity } from '../admission/index.js';
 import type { DisconnectCode, GatewayMetrics } from './metrics.js';
-import type { Outbox } from './outbox.js';
+import { BEHIND_BYTES, MAX_UNSENT_BYTES, type Outbox } from './outbox.js';
 
 /**
  * behind  it has entries to catch up with: they come page by page, as its transport drains
@@ -35,6 +35,8 @@ export class Subscriber {
   isReplaying = false;
   /** A page was written and has not left yet. */
   isPageUnsent = false;
+  /** Bytes of logged entries that were written together and have not all left: no fault of their reader. */
+  pageBytes = 0;
   /** Pages written so far: an older one that leaves says nothing of the newest. */
   pages = 0;
   /** Why the relay ended its connection, if it did. */
@@ -60,6 +62,11 @@ export class Subscriber {
 
   get state(): SubscriberState {
     return this.#state;
+  }
+
+  /** More than is kept for it of what can't be given again later: ephemeral events, answers. Live entries are within the limit. */
+  get leavesTooMuch(): boolean {
+    return this.outbox.unsentBytes - this.pageBytes > MAX_UNSENT_BYTES + BEHIND_BYTES;
   }
 
   move(next: SubscriberState): void {

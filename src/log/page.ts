@@ -41,6 +41,8 @@ export async function readPage(
   const entries: Entry[] = [];
   const holes: { from: number; to: number }[] = [];
   let scanned = { ms: after.ms, offset: after.offset };
+  // a time without an offset says nothing of what stands before the first entry behind it
+  let isPlaced = after.offset > 0 || after.ms === 0;
   for (const [rawId, fields] of raw) {
     const at = parseId(rawId);
     const entry = parseEntry(at, fields);
@@ -52,10 +54,13 @@ export async function readPage(
     // a position whose ms was made up finds entries at or below its offset: they are not behind it
     if (at.seq <= scanned.offset) continue;
     const expected = Math.max(scanned.offset + 1, first);
-    if (at.seq > expected) holes.push({ from: expected, to: at.seq - 1 });
+    if (isPlaced && at.seq > expected) holes.push({ from: expected, to: at.seq - 1 });
+    isPlaced = true;
     scanned = { ms: at.ms, offset: at.seq };
     if (entry !== 'unknown') entries.push(entry);
   }
+  const expected = Math.max(scanned.offset + 1, first);
+  if (isPlaced && raw.length === 0 && expected <= newestOffset) holes.push({ from: expected, to: newestOffset });
   const isLast = scanned.offset >= newestOffset || raw.length === 0;
   return {
     epoch: epoch.toString('latin1'),

@@ -5,23 +5,27 @@ import { sleep, within } from '../../core/sleep.js';
 import type { EventLog } from '../../log/index.js';
 import { isRoom } from '../../wire/names.js';
 import { formatPosition, parsePosition } from '../../wire/position.js';
-import { BEHIND_BYTES } from '../catch-up.js';
 import type { Ephemeral } from '../ephemeral.js';
 import { Delivery } from '../frames.js';
 import type { Hub } from '../hub.js';
 import type { Locator, Place } from '../locator.js';
 import type { GatewayMetrics } from '../metrics.js';
-import { MAX_UNSENT_BYTES } from '../outbox.js';
 import type { Publisher, PublishRequest } from '../publisher.js';
 import { mayStayIn } from './handshake.js';
 import type { Session } from './session.js';
+import { Slots } from './slots.js';
 
 const MAX_ROOMS = 1000;
 const PAGE_MS = 1500;
-/** Commands of one socket that wait for the one before: bounded, since a client can send without waiting. */
-const MAX_WAITING = 1000;
-/** Longer than any name, position or token. */
-const MAX_TEXT = 20_000;
+const NEW_EPOCH = 'the log began a new epoch';
+/** Characters in commands of one socket that wait for the one before: a client can send without waiting. */
+const MAX_WAITING = 500_000;
+/** What each of them counts beside its texts. */
+const COMMAND_SIZE = 200;
+/** What a command that waits is kept of: longer than any room, position or token. */
+const KEPT = { room: 4000, from: 64, token: 16_384 } as const;
+/** Pages that replays read at once in this pod: recovery reads over the same connection. */
+const REPLAY_READS = 2;
 /** A subscribe waits so long for its record to be stored. */
 const SAVE_MS = 1500;
 
@@ -42,25 +46,30 @@ type Ack = (answer: object) => void;
 
 /** What a client can ask. Every event is answered through its ack if it brought one; none can throw out of here. */
 export class Commands {
+  readonly #replayReads = new Slots(REPLAY_READS);
+
   constructor(private readonly options: CommandOptions) {}
 
   /** Attaches the handlers; call it in the tick in which CONNECT is written, so that nothing sent at once is lost. */
   attach(session: Session): void {
-    const handle = (command: Command, work: (payload: unknown) => Promise<object>, isInTurn: boolean): void => {
+    const listen = (command: Command, run: (payload: unknown, reply: Ack) => void): void => {
       session.socket.on(command, (...args: unknown[]) => {
         const ack = args.at(-1);
         const reply: Ack = typeof ack === 'function' ? (answer) => this.#reply(session, ack as Ack, answer) : () => {};
-        const payload = isInTurn ? lightened(args[0]) : args[0];
-        if (!this.#mayWork(session, command, reply)) return;
-        const run = (): Promise<void> => this.#answer(session, command, () => work(payload), reply);
-        if (isInTurn) session.inTurn(run);
-        else void run();
+        if (this.#mayWork(session, command, reply)) run(args[0], reply);
       });
     };
-    handle('publish', (payload) => this.#publish(session, payload), false);
-    handle('subscribe', (payload) => this.#subscribe(session, payload), true);
-    handle('unsubscribe', (payload) => this.#unsubscribe(session, payload), true);
-    handle('auth-refresh', (payload) => this.#refresh(session, payload), true);
+    const inTurn = (command: Command, names: readonly Kept[], work: (payload: unknown) => Promise<object>): void =>
+      listen(command, (payload, reply) => {
+        const kept = lightened(payload, names);
+        session.inTurn(sizeOf(kept), () => this.#answer(session, command, () => work(kept), reply));
+      });
+    listen('publish', (payload, reply) => {
+      void this.#answer(session, 'publish', () => this.#publish(session, payload), reply);
+    });
+    inTurn('subscribe', ['room', 'from'], (payload) => this.#subscribe(session, payload));
+    inTurn('unsubscribe', ['room'], (payload) => this.#unsubscribe(session, payload));
+    inTurn('auth-refresh', ['token'], (payload) => this.#refresh(session, payload));
   }
 
   #mayWork(session: Session, command: Command, reply: Ack): boolean {
@@ -69,7 +78,7 @@ export class Commands {
     const publishLimit =
       !limit && command === 'publish' && !session.publishes.take(now) ? session.publishes : undefined;
     const over = limit ?? publishLimit;
-    if (!over && session.waitingCommands < MAX_WAITING) return true;
+    if (!over && session.waitingSize < MAX_WAITING) return true;
     this.options.metrics.commands.inc({ command, code: 'too_many_requests' });
     reply({
       ok: false,
@@ -81,8 +90,7 @@ export class Commands {
   /** Answers are not logged: whoever asks on and on and reads none of them is closed. */
   #reply({ subscriber }: Session, ack: Ack, answer: object): void {
     ack(answer);
-    if (subscriber.outbox.unsentBytes > MAX_UNSENT_BYTES + BEHIND_BYTES)
-      subscriber.closeAsSlow(this.options.metrics, 'answers are not read');
+    if (subscriber.leavesTooMuch) subscriber.closeAsSlow(this.options.metrics, 'answers are not read');
   }
 
   async #answer(session: Session, command: Command, work: () => Promise<object>, reply: Ack): Promise<void> {
@@ -143,7 +151,8 @@ export class Commands {
         // a position of another pod's may be ahead of what this one has read
         hub.join(subscriber, name, Math.max(subscriber.offset, start.offset));
         await this.#record(session);
-        await joined;
+        // a replay can take long, and the room may have lost its other members meanwhile
+        await ephemeral.join(name);
         return { position: hub.positionOf(subscriber), recovered: isComplete };
       });
     } catch (error) {
@@ -194,14 +203,14 @@ export class Commands {
     const end = subscriber.joins.get(room) ?? subscriber.offset;
     while (after.offset < end) {
       if (subscriber.state === 'closed') throw new RelayError('cancelled');
-      const page = await within(PAGE_MS, log.page(partition, after, { entries: 500, bytes: 256 * 1024 })).catch(
-        (error: unknown) => {
+      const from = after;
+      const page = await this.#replayReads
+        .run(() => within(PAGE_MS, log.page(partition, from, { entries: 500, bytes: 256 * 1024 })))
+        .catch((error: unknown) => {
           throw new RelayError('unavailable', undefined, { cause: error });
-        },
-      );
+        });
       if (!page) throw new RelayError('unavailable');
-      const isSameLog = page.epoch === epoch && subscriber.epoch === epoch && start.epoch === epoch;
-      if (!isSameLog) throw new RelayError('unavailable', 'the log began a new epoch');
+      if (page.epoch !== epoch) throw new RelayError('unavailable', NEW_EPOCH);
       const missing = [...page.holes];
       if (after.offset + 1 < page.first) missing.unshift({ from: after.offset + 1, to: page.first - 1 });
       for (const { from, to } of missing) {
@@ -216,7 +225,10 @@ export class Commands {
         wanted.map((entry) => new Delivery(entry, '')),
       );
       after = page.isLast ? { ms: page.newest.ms, offset: Math.max(end, page.newest.offset) } : page.scanned;
+      // a new epoch moved the socket's place, also while the last page was leaving
+      if (subscriber.epoch !== epoch) throw new RelayError('unavailable', NEW_EPOCH);
     }
+    if (start.epoch !== subscriber.epoch) throw new RelayError('unavailable', NEW_EPOCH);
     return isComplete;
   }
 
@@ -290,16 +302,22 @@ export class Commands {
   }
 }
 
-/** What is kept of a command that waits for its turn: a thousand of them may, and a payload has two megabytes. */
-function lightened(payload: unknown): unknown {
+type Kept = keyof typeof KEPT;
+
+/** What is kept of a command that waits for its turn: a payload has up to two megabytes. */
+function lightened(payload: unknown, names: readonly Kept[]): Readonly<Record<string, string | null>> | undefined {
   if (typeof payload !== 'object' || payload === null || Array.isArray(payload)) return undefined;
-  return Object.fromEntries(
-    ['room', 'from', 'token'].flatMap((name) => {
-      if (!Object.hasOwn(payload, name)) return [];
-      const value = (payload as Record<string, unknown>)[name];
-      return [[name, typeof value === 'string' && value.length <= MAX_TEXT ? value : null]];
-    }),
-  );
+  const kept: Record<string, string | null> = {};
+  for (const name of names) {
+    if (!Object.hasOwn(payload, name)) continue;
+    const value = (payload as Record<string, unknown>)[name];
+    kept[name] = typeof value === 'string' && value.length <= KEPT[name] ? value : null;
+  }
+  return kept;
+}
+
+function sizeOf(kept: ReturnType<typeof lightened>): number {
+  return Object.values(kept ?? {}).reduce((sum, text) => sum + (text?.length ?? 0), COMMAND_SIZE);
 }
 
 /** Some of the payload's own fields; anything but an object has none, and no name leads to a prototype. */

@@ -81,11 +81,8 @@ export class Handshake {
     if (auth.pid !== undefined && this.options.recoveryWindowMs > 0) {
       const pid = auth.pid;
       let answer: Found | 'closed' = await this.#slots.run(() => this.#find(pid));
-      if (answer === 'orphaned') {
-        await sleep(LEASE_RENEWED_MS);
-        answer = await this.#find(pid);
-      }
       if (answer === 'unknown') answer = await this.#hold(socket, pid);
+      if (answer === 'orphaned') answer = await this.#findAgain(pid);
       if (answer === 'closed') return undefined;
       found = typeof answer === 'string' ? undefined : answer;
     }
@@ -112,7 +109,8 @@ export class Handshake {
         this.discard(session);
         rename(socket, randomBytes(15).toString('base64url'));
       }
-      const again = await this.#find(auth.pid as string);
+      let again = await this.#find(auth.pid as string);
+      if (again === 'orphaned') again = await this.#findAgain(auth.pid as string);
       if (again === 'unknown') throw new RelayError('unavailable');
       record = typeof again === 'string' ? undefined : again;
     }
@@ -166,6 +164,12 @@ export class Handshake {
     } catch {
       return 'unknown';
     }
+  }
+
+  /** Its owner is not known to live, nor to have died: a lease may be renewed in a moment. */
+  async #findAgain(pid: string): Promise<Found> {
+    await sleep(LEASE_RENEWED_MS);
+    return this.#find(pid);
   }
 
   /** Redis can't say: the client waits, or comes back with what it has. A fresh start would lose what it missed. */
@@ -223,10 +227,8 @@ export class Handshake {
       for (const [room, joined] of record.state.rooms) {
         if (mayStayIn(identity, room)) subscriber.joins.set(room, joinedAt(record, start, joined));
       }
-    for (const room of identity.rooms) {
-      const name = scoped(identity.tenant, room);
-      if (!subscriber.joins.has(name)) subscriber.joins.set(name, offset);
-    }
+    // a record says also which of the token's own rooms were left
+    if (!isClaimed) for (const room of identity.rooms) subscriber.joins.set(scoped(identity.tenant, room), offset);
     this.options.sessions.set(owner, session);
     const [isSaved] = await Promise.all([
       session.save(),

@@ -43,6 +43,7 @@ export class SocketServer extends Service {
   readonly #sweep: Sweep;
   readonly #ending = new Set<Promise<void>>();
   /** Connections with a socket, or one on its way in: a second one on the same connection would double its events. */
+  #isDraining = false;
   readonly #taken = new WeakSet<object>();
 
   constructor(private readonly options: SocketServerOptions) {
@@ -103,20 +104,26 @@ export class SocketServer extends Service {
    * reconnects by itself. Resolves when all records are stored, or some seconds later.
    */
   async drain(spreadMs: number, signal: AbortSignal): Promise<void> {
-    const sessions = [...this.options.sessions.values()].filter(({ subscriber }) => subscriber.state !== 'closed');
-    await Promise.all(
-      sessions.map(async (session) => {
-        const wait = Math.random() * spreadMs;
-        if (spreadMs > 0) await sleep(wait, signal);
-        if (session.subscriber.state === 'closed') return;
-        session.subscriber.endCode = 'draining';
-        session.subscriber.outbox.emit('holdfast:drain', { reconnectInMs: Math.round(fullJitter(0, 1000, 1000)) });
-        session.subscriber.outbox.closeTransport();
-      }),
-    );
+    const sessions = [...this.options.sessions.values()];
+    const drained = sessions.map(async (session) => {
+      if (spreadMs > 0) await sleep(Math.random() * spreadMs, signal);
+      this.#sendAway(session);
+    });
+    await Promise.all(drained);
+    // whoever came meanwhile is told at once
+    this.#isDraining = true;
+    for (const session of this.options.sessions.values()) this.#sendAway(session);
     const gone = (): boolean => this.options.hub.subscriberCount === 0;
     for (let waited = 0; waited < 1500 && !gone(); waited += 10) await sleep(10);
     await within(1000, Promise.all(this.#ending));
+  }
+
+  #sendAway({ socket, subscriber }: Session): void {
+    // one that is on its way in is told when it is connected
+    if (!socket.connected || subscriber.state === 'closed') return;
+    subscriber.endCode = 'draining';
+    subscriber.outbox.emit('holdfast:drain', { reconnectInMs: Math.round(fullJitter(0, 1000, 1000)) });
+    subscriber.outbox.closeTransport();
   }
 
   // --- a request
@@ -128,8 +135,8 @@ export class SocketServer extends Service {
       metrics.refused.inc({ reason: 'origin' });
       return decide('origin not allowed', false);
     }
-    const isWebSocket = /[?&]transport=websocket(&|$)/.test(request.url ?? '');
-    if (!polling && !isWebSocket) {
+    const transports = new URL(request.url ?? '', 'http://localhost').searchParams.getAll('transport');
+    if (!polling && !(transports.length === 1 && transports[0] === 'websocket')) {
       metrics.refused.inc({ reason: 'polling' });
       return decide("HTTP long-polling is off here: connect with { transports: ['websocket'] }", false);
     }
@@ -197,6 +204,7 @@ export class SocketServer extends Service {
     session.watchExpiry();
     for (const gap of [session.gap, hub.carryOver(subscriber)]) if (gap) hub.tellGap(subscriber, gap);
     hub.add(subscriber);
+    if (this.#isDraining) this.#sendAway(session);
   }
 
   #end(session: Session, isFinal: boolean): void {

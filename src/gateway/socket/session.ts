@@ -37,7 +37,7 @@ export class Session {
   gap: LogGap | undefined;
   #expiry: NodeJS.Timeout | undefined;
   #commands: Promise<void> = Promise.resolve();
-  #waitingCommands = 0;
+  #waitingSize = 0;
   #saving: Promise<boolean> | undefined;
   #mustSaveAgain = false;
   #hasEnded = false;
@@ -68,13 +68,16 @@ export class Session {
   }
 
   /** Commands of one socket run one after another, so that a subscribe and its unsubscribe keep their order. */
-  inTurn(work: () => Promise<void>): void {
-    this.#waitingCommands++;
-    this.#commands = this.#commands.then(work).finally(() => this.#waitingCommands--);
+  inTurn(size: number, work: () => Promise<void>): void {
+    this.#waitingSize += size;
+    this.#commands = this.#commands.then(work).finally(() => {
+      this.#waitingSize -= size;
+    });
   }
 
-  get waitingCommands(): number {
-    return this.#waitingCommands;
+  /** Characters of the commands that wait for their turn, and a fixed share for each. */
+  get waitingSize(): number {
+    return this.#waitingSize;
   }
 
   // --- resume record
