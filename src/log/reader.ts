@@ -269,7 +269,8 @@ export class Reader extends Service {
     while (!this.#isClosed && !this.#isFenced) {
       await sleep(SYNC_MS, signal);
       if (this.#isClosed) return;
-      if (this.options.commands.isUp) await this.#check(false);
+      // the check that a reconnect brings may have been refused, and until one succeeds nothing is appended
+      if (this.options.commands.isUp) await this.#check(!this.isVerified);
       if (performance.now() - this.#readAt > 2 * (BLOCK_MS + 1000)) {
         this.#readAt = performance.now();
         this.options.metrics.kicks.inc();

@@ -317,6 +317,25 @@ describe('writing is refused', () => {
   });
 });
 
+describe('after a reconnect', () => {
+  it('appends go on, though the log could not be looked at when the connection came back', async () => {
+    await using own = await startRedis();
+    await using ownAdmin = adminOf(own.url);
+    await ownAdmin.acl('SETUSER', 'pod', 'on', 'nopass', '~*', '&*', '+@all');
+    await using a = await startPod('a', { url: own.url.replace('redis://', 'redis://pod:any@') });
+    await a.append('before');
+    await eventually(() => expect(a.ids).toEqual(['before']));
+    await ownAdmin.acl('SETUSER', 'pod', '-evalsha');
+    const clients = (await ownAdmin.client('LIST')) as string;
+    const appends = /^id=(\d+) .* name=holdfast%3Aa%3Aappend /m.exec(clients);
+    await ownAdmin.client('KILL', 'ID', Number(appends?.[1]));
+    await pass(600);
+    await ownAdmin.acl('SETUSER', 'pod', '+@all');
+    await eventually(async () => void (await a.append('after')), { withinMs: 5000 });
+    await eventually(() => expect(a.ids).toEqual(['before', 'after']));
+  });
+});
+
 describe('stall', () => {
   it('counts from when entries wait, however often the connection is dropped, and ends with them', async () => {
     await using proxy = await startTcpProxy(redis.port);
