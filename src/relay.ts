@@ -13,8 +13,8 @@ import { Connection } from './redis/connect.js';
 import { Keys } from './redis/keys.js';
 import { type RedisFacts, untilServing } from './redis/serving.js';
 import { VERSION } from './version.js';
+import { EVENTS_TOPIC } from './wire/event.js';
 
-const TOPIC = 'events';
 const GATE_MS = 10_000;
 /** From the first answer of Redis to a relay that serves; a lease of a former process (3.5 s) runs out within it. */
 const CLIMB_MS = 30_000;
@@ -83,7 +83,7 @@ export class Relay extends Service {
     });
     this.#log = new EventLog({
       ...shared,
-      topic: TOPIC,
+      topic: EVENTS_TOPIC,
       partitions: config.partitions,
       maxEntries: config.logMaxEntries,
       maxBytes: config.logMaxBytes,

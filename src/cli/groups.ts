@@ -1,5 +1,6 @@
 import type { Command } from 'commander';
 import { FatalError } from '../core/errors.js';
+import { EVENTS_TOPIC } from '../wire/event.js';
 import { existingTopic, withLog } from './access.js';
 import { type Format, parseFormat, printRows } from './output.js';
 
@@ -25,7 +26,7 @@ export function addGroups(root: Command): void {
     .description('look at consumer groups: pod:<name> is a relay, app:<name> a back end');
   const withOptions = (command: Command): Command =>
     command
-      .option('-t, --topic <topic>', 'topic', 'events')
+      .option('-t, --topic <topic>', 'topic', EVENTS_TOPIC)
       .option('-o, --output <format>', 'text or json', parseFormat, 'text')
       .option('--redis-url <url>', 'the Redis of the log');
   withOptions(groups.command('list').description('names of all groups')).action(

@@ -1,8 +1,8 @@
 import { randomUUID } from 'node:crypto';
 import type { Command } from 'commander';
 import { FatalError } from '../core/errors.js';
-import { encodeEntry } from '../wire/envelope.js';
-import { isName, isPublishableEvent, scoped } from '../wire/names.js';
+import { checkEvent, composeEvent, EVENTS_TOPIC } from '../wire/event.js';
+import { isName } from '../wire/names.js';
 import { formatPosition } from '../wire/position.js';
 import { existingTopic, withLog } from './access.js';
 import { type Format, parseFormat } from './output.js';
@@ -14,8 +14,6 @@ interface Options {
   readonly redisUrl?: string;
 }
 
-const TOPIC = 'events';
-
 export function addPublish(root: Command): void {
   root
     .command('publish <room> <event> [data]')
@@ -26,23 +24,14 @@ export function addPublish(root: Command): void {
     .option('--redis-url <url>', 'the Redis of the log')
     .action(
       async (room: string, event: string, data: string | undefined, { tenant, id, output, redisUrl }: Options) => {
-        for (const [what, value] of Object.entries({ room, event, tenant, id }))
-          if (value !== undefined && !isName(value))
-            throw new FatalError(`${what}: wants 1 to 200 characters without control characters`);
-        if (!isPublishableEvent(event)) throw new FatalError(`event ${JSON.stringify(event)} is reserved`);
+        if (!isName(tenant)) throw new FatalError('tenant: wants 1 to 200 characters without control characters');
+        const checked = checkEvent({ room, event, data: parseData(data), id });
         await withLog(redisUrl, async (log, config) => {
-          await existingTopic(log, TOPIC);
-          const meta = { room, id: id ?? randomUUID(), at: await log.now() };
-          const payload = JSON.stringify([event, parseData(data), meta]);
-          if (Buffer.byteLength(payload) > config.maxPayloadBytes)
-            throw new FatalError(`the event has more than ${config.maxPayloadBytes} bytes`);
-          const publisher = scoped(tenant, 'cli');
-          const body = encodeEntry({ rooms: [scoped(tenant, room)], publisher, id: meta.id }, payload);
-          const idempotency = id === undefined ? undefined : { scope: publisher, id };
-          const { position, isDuplicate } = await log.append(TOPIC, await log.partitionOf(TOPIC, tenant), {
-            body,
-            idempotency,
-          });
+          await existingTopic(log, EVENTS_TOPIC);
+          const origin = { tenant, publisher: 'cli', newId: randomUUID(), at: await log.now() };
+          const { body, idempotency } = composeEvent(checked, origin, config.maxPayloadBytes);
+          const partition = await log.partitionOf(EVENTS_TOPIC, tenant);
+          const { position, isDuplicate } = await log.append(EVENTS_TOPIC, partition, { body, idempotency });
           const text = formatPosition(position.epoch, position.partition, position.ms, position.offset);
           const answer = { position: text, ...(isDuplicate && { duplicate: true }) };
           process.stdout.write(

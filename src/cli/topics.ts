@@ -1,4 +1,5 @@
 import type { Command } from 'commander';
+import { EVENTS_TOPIC } from '../wire/event.js';
 import { existingTopic, withLog } from './access.js';
 import { type Format, parseFormat, printRows } from './output.js';
 
@@ -25,7 +26,7 @@ export function addTopics(root: Command): void {
     });
   topics
     .command('describe')
-    .argument('[topic]', 'topic', 'events')
+    .argument('[topic]', 'topic', EVENTS_TOPIC)
     .description('its partitions: what they hold, and where they end')
     .option('-o, --output <format>', 'text or json', parseFormat, 'text')
     .option('--redis-url <url>', 'the Redis of the log')

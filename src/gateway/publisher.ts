@@ -65,7 +65,7 @@ export class Publisher {
     return result.isDuplicate ? { position, duplicate: true } : { position };
   }
 
-  #encode(args: readonly unknown[]): EncodedEvent & { readonly attachments: readonly Buffer[] } {
+  #encode(args: readonly unknown[]): EncodedEvent<Buffer> {
     const [text, ...parts] = this.#encoder.encode({ type: PacketType.EVENT, nsp: '/', data: args }) as [
       string,
       ...unknown[],

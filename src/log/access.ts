@@ -1,6 +1,7 @@
 import { silentMeter } from '../core/ports.js';
 import { Connection } from '../redis/connect.js';
 import type { Keys } from '../redis/keys.js';
+import { EVENTS_TOPIC } from '../wire/event.js';
 import { formatPosition } from '../wire/position.js';
 import { Appender, type AppendRequest, type AppendResult } from './appender.js';
 import { parseHistory } from './epochs.js';
@@ -64,7 +65,7 @@ export class LogAccess implements AsyncDisposable {
 
   /** Topics that have been used. */
   async topics(): Promise<readonly string[]> {
-    return (await this.partitionCount('events')) > 0 ? ['events'] : [];
+    return (await this.partitionCount(EVENTS_TOPIC)) > 0 ? [EVENTS_TOPIC] : [];
   }
 
   /** 0: no such topic. */

@@ -73,7 +73,7 @@ describe('a mistake is said in a line, with exit code 1', () => {
     [['tail', '-n', '1.5'], '--count: wants a whole number above 0, got "1.5"'],
     [['token', '-u', 'me', '--ttl', 'soon'], '--ttl: wants a duration such as 30s or 1h, got "soon"'],
     [['token', '-u', ''], '--user: wants 1 to 200 characters without control characters'],
-    [['publish', 'news', 'rpc-call'], 'event "rpc-call" is reserved'],
+    [['publish', 'news', 'rpc-call'], 'event: "rpc-call" is reserved'],
     [
       ['topics', 'list', '--redis-url', 'http://x'],
       '--redis-url: wants redis://[user:password@]host:port[/db] or rediss://…',
