@@ -230,9 +230,9 @@ export class Reader extends Service {
     return Math.min(RECOMMIT_MS, this.options.reapMs / 4);
   }
 
-  /** Where this pod stands, as `offsets` keeps it. */
+  /** Where this pod stands, as `offsets` keeps it: of its own entry, because a stranger's ms says nothing about ours. */
   get #position(): string {
-    return `${this.#last.text} ${this.#offset}`;
+    return `${this.#ms}-${this.#offset} ${this.#offset}`;
   }
 
   async #sync({ claim = false, exact = false, fork = '' }: SyncMode): Promise<SyncReply> {

@@ -131,6 +131,22 @@ describe('strangers', () => {
     expect(page.holes).toEqual([]);
   });
 
+  it('one as the newest entry means nothing to a restart', async () => {
+    const first = await startPod('a', { url: redis.url });
+    const positions = [];
+    for (const id of numbered(1, 3)) positions.push((await first.append(id)).position);
+    await eventually(() => expect(first.ids).toEqual(numbered(1, 3)));
+    await admin.xadd(KEYS.stream, '*', 'foo', 'bar');
+    await eventually(() => expect(first.counts.of('log_entries_skipped_total')).toBe(1));
+    await first.log.stop();
+    await using again = await startPod('a', { url: redis.url });
+    await pass(1500); // three heartbeats
+    expect(again.log.dispatched(0)).toEqual(positions[2]);
+    await again.append('after');
+    await eventually(() => expect(again.ids).toEqual(['after']));
+    expect([again.turns, again.gaps]).toEqual([[], []]);
+  });
+
   it('one in the same millisecond with our next sequence takes nobody’s place', async () => {
     await using a = await startPod('a', { url: redis.url });
     await using b = await startPod('b', { url: redis.url });
