@@ -1,5 +1,6 @@
 import { setTimeout as pass } from 'node:timers/promises';
 import { expect, it } from 'vitest';
+import { recordEvidence } from '../harness/evidence.js';
 import { eventually } from '../harness/poll.js';
 import { startRedis } from '../harness/redis.js';
 import { startTcpProxy } from '../harness/tcp-proxy.js';
@@ -110,6 +111,16 @@ it('three pods under faults at random, several at once: the ledger stays exact',
     }
     expect(ledger.slowestMs).toBeLessThan(4000);
     await eventually(() => pods.every((pod) => pod.log.stallMs === 0));
+    await recordEvidence('chaos', {
+      seed,
+      seconds: SECONDS,
+      pods: pods.length,
+      faults: log.length,
+      accepted: ledger.accepted.size,
+      refused: ledger.refused.size,
+      unknown: ledger.unknown.size,
+      slowestAnswerMs: Math.round(ledger.slowestMs),
+    });
   } catch (error) {
     throw new Error(`CHAOS_SEED=${seed}\n${log.slice(-60).join('\n')}`, { cause: error });
   } finally {

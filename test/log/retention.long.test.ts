@@ -1,4 +1,5 @@
 import { expect, it } from 'vitest';
+import { recordEvidence } from '../harness/evidence.js';
 import { eventually } from '../harness/poll.js';
 import { startRedis } from '../harness/redis.js';
 import { expectTrueAccounts, fill, type Peak } from './retention.js';
@@ -27,6 +28,14 @@ it('200,000 small entries, then 5,000 of 200 kB: entries and memory stay within 
   expect(await admin.xlen(KEYS.stream)).toBeLessThanOrEqual(100_000);
   await expectTrueAccounts(admin);
   await eventually(() => expect(pod.handled.length + lost(pod.gaps)).toBe(205_000), { withinMs: 60_000 });
+  await recordEvidence('retention', {
+    small: { entries: 200_000, bytes: 100 },
+    large: { entries: 5000, bytes: 200_000 },
+    hardCap: { entries: 200_000, bytes: 2 * 64 * MB },
+    peak,
+    atTheEnd: { entries: await admin.xlen(KEYS.stream), memoryUsage: await admin.memory('USAGE', KEYS.stream) },
+    cutUnread: lost(pod.gaps),
+  });
 });
 
 function lost(gaps: readonly { from: { offset: number }; to: { offset: number } }[]): number {
