@@ -15,6 +15,7 @@ import { type Page, readPage, readRecent } from './page.js';
 import { partitionOf } from './partition-of.js';
 import { BLOCK_MS, Reader, type ReaderHandler } from './reader.js';
 import { RedisClock } from './redis-clock.js';
+import { Refusals } from './refusals.js';
 import { Watermark } from './watermark.js';
 
 const TRIM = loadScript(import.meta.url, 'trim');
@@ -56,6 +57,7 @@ interface Partition {
   readonly appender: Appender;
   readonly reader: Reader;
   readonly reads: Connection;
+  readonly trimRefusals: Refusals;
 }
 
 /**
@@ -269,7 +271,7 @@ export class EventLog extends Service {
       onVerified: () => appender.resume(),
       reapMs,
     });
-    return { appender, reader, reads };
+    return { appender, reader, reads, trimRefusals: new Refusals(logger, { op: 'trim', partition: index }) };
   }
 
   async #agreeOnPartitions(wanted: number | undefined): Promise<number> {
@@ -298,12 +300,14 @@ export class EventLog extends Service {
   async #trim(index: number): Promise<void> {
     const { keys: allKeys, topic, trimMs, maxEntries, maxBytes, maxAgeMs, keepMs, reapMs, logger } = this.options;
     const keys = allKeys.partition(topic, index);
+    const { trimRefusals } = this.#at(index);
     try {
       const [status, , , , ...reaped] = (await this.#commands.run(
         TRIM,
         [keys.stream, keys.meta, keys.segments, keys.offsets, keys.producers],
         [trimMs * 0.7, maxEntries, maxBytes, maxAgeMs, keepMs, reapMs],
       )) as string[];
+      trimRefusals.succeeded();
       if (status !== 'ok') return;
       for (const line of reaped) {
         const at = line.lastIndexOf('=');
@@ -315,7 +319,8 @@ export class EventLog extends Service {
           'a silent pod lost its group',
         );
       }
-    } catch {
+    } catch (error) {
+      trimRefusals.failed(error);
       this.#metrics.redisErrors.inc({ op: 'trim' });
     }
   }

@@ -11,6 +11,7 @@ import { type EpochReason, type EpochRecord, epochsSince, lostOffsets, parseHist
 import type { LogMetrics } from './metrics.js';
 import { OffsetTimes } from './offset-times.js';
 import type { RedisClock } from './redis-clock.js';
+import { Refusals } from './refusals.js';
 import type { Watermark } from './watermark.js';
 
 const SYNC = loadScript(import.meta.url, 'sync');
@@ -18,6 +19,8 @@ const SEAT = loadScript(import.meta.url, 'seat');
 
 export const BLOCK_MS = 2000;
 const SYNC_MS = 500;
+/** Without a heartbeat's answer for longer, nobody knows what waits in the log. */
+const UNKNOWN_AFTER_MS = 3 * SYNC_MS;
 const MAX_COUNT = 500;
 const READ_BYTES = 1_000_000;
 /** Between two reads under load: many sockets' writes then share a read, at the cost of as much latency. */
@@ -123,14 +126,22 @@ export class Reader extends Service {
   /** Since when the log has been ahead of what was dispatched, and nothing came: however often the connection was dropped. */
   #waiting = { offset: -1, since: 0 };
   #committed = { text: '', at: 0 };
+  /** When a heartbeat was last answered, since reading began. */
+  #syncedAt = Number.POSITIVE_INFINITY;
   #isFenced = false;
   #saidUnknownFormat = false;
   #meanBytes = 500;
   #dispatchedAt = 0;
   readonly #onCommandsReady = (): void => void this.#check();
 
+  readonly #syncRefusals: Refusals;
+  readonly #readRefusals: Refusals;
+
   constructor(private readonly options: ReaderOptions) {
     super();
+    const { logger, partition } = options;
+    this.#syncRefusals = new Refusals(logger, { op: 'sync', partition });
+    this.#readRefusals = new Refusals(logger, { op: 'read', partition }, true);
   }
 
   /** The one that `at` belongs to. A new one counts once this reader has found its place in it, and said so. */
@@ -178,10 +189,12 @@ export class Reader extends Service {
     return this.#bytes;
   }
 
-  /** For how long entries have been waiting that don't come through, in ms; 0 = none. */
+  /** For how long entries have been waiting that don't come through, or may have without anybody knowing, in ms; 0 = none. */
   get stallMs(): number {
+    const now = performance.now();
     const isWaiting = this.#tail > this.#offset && this.#waiting.offset === this.#offset;
-    return isWaiting ? performance.now() - this.#waiting.since : 0;
+    const unknownMs = now - this.#syncedAt;
+    return Math.max(isWaiting ? now - this.#waiting.since : 0, unknownMs > UNKNOWN_AFTER_MS ? unknownMs : 0);
   }
 
   protected async onStart(): Promise<void> {
@@ -207,7 +220,7 @@ export class Reader extends Service {
       void this.#check();
     });
     this.options.commands.on('ready', this.#onCommandsReady);
-    this.#readAt = performance.now();
+    this.#readAt = this.#syncedAt = performance.now();
     this.#running = Promise.all([this.#readForever(), this.#beatForever()]);
   }
 
@@ -292,14 +305,17 @@ export class Reader extends Service {
         reply = await this.#sync({ exact, fork: `${ms}-${offset}` });
       }
       if (this.#isClosed) return false;
+      this.#syncedAt = performance.now();
+      this.#syncRefusals.succeeded();
       this.#take(reply);
       if (exact && !this.isVerified) {
         this.#verified = seen;
         onVerified();
       } else if (exact) this.#verified = seen;
       return true;
-    } catch {
+    } catch (error) {
       metrics.redisErrors.inc({ op: 'sync' });
+      this.#syncRefusals.failed(error);
       return false;
     }
   }
@@ -459,12 +475,16 @@ export class Reader extends Service {
       const turn = this.#turn;
       try {
         if (this.#mustFindPlace) await this.#findPlace();
-        else if (await this.#readOnce(op)) this.#readAt = performance.now();
+        else if (await this.#readOnce(op)) {
+          this.#readAt = performance.now();
+          this.#readRefusals.succeeded();
+        }
       } catch (error) {
         this.#isReading = false;
         this.#seatedGeneration = -1;
         if (this.#isClosed) return;
         metrics.redisErrors.inc({ op: op.seating ? 'seat' : 'read' });
+        this.#readRefusals.failed(error);
         if (turn === this.#turn) await this.#recover(replyCode(error), op);
       }
     }

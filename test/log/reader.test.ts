@@ -373,4 +373,19 @@ describe('stall', () => {
     await eventually(() => expect(b.ids).toEqual(['before', 'not-yet', 'waits']));
     await eventually(() => expect(b.log.stallMs).toBe(0));
   });
+
+  it('rises while heartbeats are refused, which is said once, and so is their return', async () => {
+    await using own = await startRedis();
+    await using ownAdmin = adminOf(own.url);
+    await ownAdmin.acl('SETUSER', 'pod', 'on', 'nopass', '~*', '&*', '+@all');
+    await using a = await startPod('a', { url: own.url.replace('redis://', 'redis://pod:any@') });
+    const said = (event: string) => a.lines.filter((line) => line.event === event).length;
+    await a.append('before');
+    await eventually(() => expect(a.ids).toEqual(['before']));
+    await ownAdmin.acl('SETUSER', 'pod', '-evalsha');
+    await eventually(() => expect(a.log.stallMs).toBeGreaterThan(2000), { withinMs: 5000 });
+    await ownAdmin.acl('SETUSER', 'pod', '+@all');
+    await eventually(() => expect(a.log.stallMs).toBe(0));
+    expect([said('log_refused'), said('log_accepted')]).toEqual([1, 1]);
+  });
 });
