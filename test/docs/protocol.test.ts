@@ -11,7 +11,7 @@ const doc = read('docs/protocol.md');
 test('docs/protocol.md lists what a client can send', () => {
   const rows = table('docs/protocol.md', ['event', 'payload', 'ack']);
   const documented = rows.flatMap((row) => codes(row.event as string));
-  expect(documented.sort()).toEqual(all('src/gateway/socket/commands.ts', /handle\('([\w-]+)'/g).sort());
+  expect(documented.sort()).toEqual(all('src/gateway/socket/commands.ts', /(?:listen|inTurn)\('([\w-]+)'/g).sort());
 });
 
 test("docs/protocol.md lists the relay's own events", () => {
