@@ -1,5 +1,5 @@
 import { RelayError } from '../core/errors.js';
-import type { Entry, EventLog } from '../log/index.js';
+import { type Entry, type EventLog, lossesOf } from '../log/index.js';
 import { scoped } from '../wire/names.js';
 import { formatPosition } from '../wire/position.js';
 import { parseFrom } from '../wire/read-from.js';
@@ -23,8 +23,14 @@ export interface HistoryPage {
   readonly next: string;
   /** There is more to scan. */
   readonly more: boolean;
-  /** Entries that are gone between `from` and the first event that is here. */
-  readonly gap?: { readonly from: string; readonly to: string; readonly reason: 'trimmed' | 'epoch' };
+  /** Entries that are gone between `from` and `next`. Several losses are told as one, which begins and ends with them. */
+  readonly gap?: HistoryGap;
+}
+
+export interface HistoryGap {
+  readonly from: string;
+  readonly to: string;
+  readonly reason: 'trimmed' | 'epoch';
 }
 
 /**
@@ -48,7 +54,7 @@ export async function readHistory(
     throw new RelayError('bad_request', 'from: wants a position, earliest, latest, a time or an age such as 10m');
   const wanted = scoped(tenant, room);
   let after: { ms: number; offset: number };
-  let gap: HistoryPage['gap'];
+  let gap: HistoryGap | undefined;
   if (start === 'earliest') after = { ms: 0, offset: 0 };
   else if (start === 'latest') after = log.newest(partition);
   else if (!('offset' in start)) after = { ms: start.ms, offset: 0 };
@@ -63,7 +69,8 @@ export async function readHistory(
       gap = { from: at(from), to: at(to), reason };
     }
   }
-  const isFromPosition = typeof start === 'object' && 'offset' in start;
+  let isPlace = typeof start === 'object' && 'offset' in start;
+  let epoch: string | undefined;
   const events: HistoryEvent[] = [];
   let scanned = 0;
   let bytes = 0;
@@ -71,11 +78,10 @@ export async function readHistory(
     const page = await log
       .page(partition, after, { entries: 500, bytes: 1_000_000 })
       .catch((error: unknown) => Promise.reject(new RelayError('unavailable', undefined, { cause: error })));
-    if (isFromPosition && gap === undefined && after.offset + 1 < page.first) {
-      const at = (offset: number): string => formatPosition(page.epoch, partition, after.ms, offset);
-      gap = { from: at(after.offset + 1), to: at(page.first - 1), reason: 'trimmed' };
-    }
-    let end = page.scanned;
+    // offsets mean something else there; whoever asks again begins with its own position
+    if (epoch !== undefined && page.epoch !== epoch) throw new RelayError('unavailable', 'the log began a new epoch');
+    epoch = page.epoch;
+    let end = after;
     let isCut = false;
     for (const entry of page.entries) {
       if (!entry.header.rooms.includes(wanted)) continue;
@@ -89,6 +95,13 @@ export async function readHistory(
       end = { ms: entry.ms, offset: entry.offset };
     }
     if (!isCut) end = page.scanned;
+    for (const { from, to } of lossesOf(page, after, isPlace)) {
+      // behind the cut it belongs to the next page
+      if (isCut && to > end.offset) break;
+      const at = (offset: number): string => formatPosition(page.epoch, partition, after.ms, offset);
+      gap = widened(gap, { from: at(from), to: at(to), reason: 'trimmed' });
+    }
+    isPlace ||= end.offset > 0;
     scanned += page.entries.length;
     after = end.offset === 0 && page.isLast ? page.newest : end;
     const isDone = page.isLast && !isCut;
@@ -100,6 +113,11 @@ export async function readHistory(
         ...(gap && { gap }),
       };
   }
+}
+
+/** The reason of the first loss is kept: what came first is what a client must know of. */
+function widened(gap: HistoryGap | undefined, { from, to, reason }: HistoryGap): HistoryGap {
+  return gap ? { ...gap, to } : { from, to, reason };
 }
 
 /** `undefined`: somebody wrote it into the stream by hand, and it is no event. */

@@ -8,7 +8,6 @@ import { sleep, within } from '../../core/sleep.js';
 import type { EventLog } from '../../log/index.js';
 import type { Inbox } from '../../pods/index.js';
 import { scoped } from '../../wire/names.js';
-import { type Position, parsePosition } from '../../wire/position.js';
 import type { Ephemeral } from '../ephemeral.js';
 import type { Hub } from '../hub.js';
 import type { Locator, Place } from '../locator.js';
@@ -16,8 +15,10 @@ import type { GatewayMetrics } from '../metrics.js';
 import { Outbox } from '../outbox.js';
 import type { FoundRecord, ResumeRecords } from '../resume-records.js';
 import { Subscriber } from '../subscriber.js';
+import { type ClientAuth, checkClientType, takeAuth } from './client-auth.js';
 import { Session, type SessionContext } from './session.js';
 import { Slots } from './slots.js';
+import { closedSignal, introduce, rename } from './socket-internals.js';
 
 /** A returning client is held that long while Redis can't answer: between 5 and 10 s, so that they don't come back together. */
 const HOLD_MS = 5000;
@@ -26,7 +27,6 @@ const REDIS_MS = 1000;
 const MAX_CLAIMS = 3;
 /** Longer than a process takes to renew its lease. */
 const LEASE_RENEWED_MS = 700;
-const CLIENT_TYPES = new Set(['user-scoped', 'session-scoped', 'machine-scoped']);
 
 export interface HandshakeOptions {
   readonly verifier: TokenVerifier;
@@ -47,14 +47,6 @@ export interface HandshakeOptions {
 }
 
 type Found = FoundRecord | 'none' | 'orphaned' | 'unknown';
-
-/** Private parts of Socket.IO's socket that recovery needs: it sets them itself only in a restore before the middlewares. */
-interface SocketInternals {
-  id: string;
-  pid: string;
-  recovered: boolean;
-  nsp: { _preConnectSockets: Map<string, Socket> };
-}
 
 /**
  * From a client's `auth` to a session: authenticate, find what it may resume, store its record, and only then let Socket.IO
@@ -275,49 +267,6 @@ export class Handshake {
   }
 }
 
-// --- pure parts
-
-interface ClientAuth {
-  readonly token: unknown;
-  readonly pid: string | undefined;
-  /** Socket.IO's own offset: the last text that came last in an event, which need not be one of our positions. */
-  readonly told: Position | 'foreign' | undefined;
-  readonly position: Position | undefined;
-  readonly raw: Readonly<Record<string, unknown>>;
-}
-
-/** Reads `auth` and takes the secrets out of it: the handshake is shown to others, and they are as good as a password. */
-function takeAuth(socket: Socket): ClientAuth {
-  const raw = socket.handshake.auth as Record<string, unknown>;
-  const isObject = typeof raw === 'object' && raw !== null && !Array.isArray(raw);
-  const own = (key: string): unknown => (isObject && Object.hasOwn(raw, key) ? raw[key] : undefined);
-  const [token, pid, offset, position] = [own('token'), own('pid'), own('offset'), own('position')];
-  const rest = isObject ? { ...raw } : {};
-  delete rest.token;
-  delete rest.pid;
-  delete rest.offset;
-  delete rest.position;
-  (socket.handshake as { auth: object }).auth = rest;
-  return {
-    token,
-    pid: typeof pid === 'string' && /^[\w-]{8,64}$/.test(pid) ? pid : undefined,
-    told: offset === undefined ? undefined : (parsePosition(offset) ?? 'foreign'),
-    position: parsePosition(position),
-    raw: rest,
-  };
-}
-
-function checkClientType({ raw }: ClientAuth): void {
-  const { clientType } = raw;
-  if (clientType === undefined) return;
-  if (typeof clientType !== 'string' || !CLIENT_TYPES.has(clientType))
-    throw new RelayError('bad_request', 'clientType: wants user-scoped, session-scoped or machine-scoped');
-  if (clientType === 'session-scoped' && !raw.sessionId)
-    throw new RelayError('bad_request', 'Session ID required for session-scoped clients');
-  if (clientType === 'machine-scoped' && !raw.machineId)
-    throw new RelayError('bad_request', 'Machine ID required for machine-scoped clients');
-}
-
 function isSamePerson({ state }: FoundRecord, identity: Identity): boolean {
   return state.tenant === identity.tenant && state.user === identity.user && state.device === identity.device;
 }
@@ -336,28 +285,6 @@ function joinedAt({ state }: FoundRecord, start: Place, joined: number): number 
 
 function newPid(): string {
   return randomBytes(18).toString('base64url');
-}
-
-/** The socket gets the id that its client had, or, if that is another's by now, a new one. */
-function rename(socket: Socket, id: string): void {
-  const internals = socket as unknown as SocketInternals;
-  internals.nsp._preConnectSockets.delete(socket.id);
-  internals.id = id;
-  internals.nsp._preConnectSockets.set(id, socket);
-}
-
-/** What CONNECT will say. */
-function introduce(socket: Socket, pid: string, isRecovered: boolean): void {
-  const internals = socket as unknown as SocketInternals;
-  internals.pid = pid;
-  internals.recovered = isRecovered;
-}
-
-function closedSignal(socket: Socket): AbortSignal {
-  const closed = new AbortController();
-  if (socket.conn.readyState === 'open') socket.conn.once('close', () => closed.abort());
-  else closed.abort();
-  return closed.signal;
 }
 
 /** A refusal as Socket.IO's middleware hands it to the client: CONNECT_ERROR with the code in `data`. */

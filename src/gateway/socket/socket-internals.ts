@@ -1,0 +1,32 @@
+import type { Socket } from 'socket.io';
+
+/** Private parts of Socket.IO's socket that recovery needs: it sets them itself only in a restore before the middlewares. */
+interface SocketInternals {
+  id: string;
+  pid: string;
+  recovered: boolean;
+  nsp: { _preConnectSockets: Map<string, Socket> };
+}
+
+/** Gives a socket that is not connected yet the id that its client had, or a new one. */
+export function rename(socket: Socket, id: string): void {
+  const internals = socket as unknown as SocketInternals;
+  internals.nsp._preConnectSockets.delete(socket.id);
+  internals.id = id;
+  internals.nsp._preConnectSockets.set(id, socket);
+}
+
+/** What CONNECT will say. */
+export function introduce(socket: Socket, pid: string, isRecovered: boolean): void {
+  const internals = socket as unknown as SocketInternals;
+  internals.pid = pid;
+  internals.recovered = isRecovered;
+}
+
+/** Aborts when the connection is gone. */
+export function closedSignal(socket: Socket): AbortSignal {
+  const closed = new AbortController();
+  if (socket.conn.readyState === 'open') socket.conn.once('close', () => closed.abort());
+  else closed.abort();
+  return closed.signal;
+}
