@@ -29,6 +29,8 @@ const GAP_MS = 2;
 const SLICE_MS = 8;
 /** Longest time after which a saved position is written again, changed or not: silence means a dead pod. */
 const RECOMMIT_MS = 10_000;
+/** Entries in a row that somebody deleted, beyond which the log behind them counts as lost. */
+const DELETED_RUN = 16;
 /** Before every entry. */
 const START = parseId('0-0');
 /** Errors after which the group may be unusable and plain reads still work. */
@@ -87,6 +89,14 @@ interface SyncMode {
   readonly exact?: boolean;
   /** It isn't there: the newest entry that is, where the new epoch branches off. */
   readonly fork?: string;
+}
+
+/** The newest entry of the old log that the new one has as well. */
+interface Common {
+  readonly ms: number;
+  readonly offset: number;
+  /** It was seen there, not concluded. */
+  readonly isProven: boolean;
 }
 
 type SyncReply = [string, string, number, number, number, number, string, string, number];
@@ -407,7 +417,8 @@ export class Reader extends Service {
     this.#ms = survived.ms;
     this.#offset = hasVanished ? this.#first - 1 : survived.offset;
     if (hasVanished) this.#times.clear();
-    else this.options.watermark.see(this.#epoch, survived.ms, survived.offset);
+    // an entry that may have been deleted would pass for the sign of another log, again and again
+    else if (survived.isProven) this.options.watermark.see(this.#epoch, survived.ms, survived.offset);
     this.#oldEpoch = undefined;
     this.#mustFindPlace = false;
     this.#committed = { text: '', at: 0 };
@@ -431,34 +442,49 @@ export class Reader extends Service {
   }
 
   /** Binary search over what this reader remembers of the old log; beyond that, what the epoch history says. */
-  async #newestInCommon(epoch: string): Promise<{ ms: number; offset: number }> {
+  async #newestInCommon(epoch: string): Promise<Common> {
     const { keys, commands } = this.options;
-    const nothing = { ms: 0, offset: 0 };
-    const isThere = async (offset: number): Promise<boolean> => {
-      const ms = this.#times.get(offset);
-      if (ms === undefined) return false;
-      const id = `${ms}-${offset}`;
-      return (await commands.redis.xrange(keys.stream, id, id)).length > 0;
-    };
+    const nothing = { ms: 0, offset: 0, isProven: false };
     const [head] = await commands.redis.xrange(keys.stream, '-', '+', 'COUNT', 1);
     if (!head) return nothing;
     const oldest = parseId(head[0]).seq;
-    const known = this.#times.oldest;
-    let low = Math.max(known ?? Number.POSITIVE_INFINITY, oldest);
+    const from = Math.max(this.#times.oldest ?? Number.POSITIVE_INFINITY, oldest);
+    let low = from;
     let high = this.#offset;
-    if (low <= high && (await isThere(low))) {
-      while (low < high) {
-        const middle = (low + high + 1) >>> 1;
-        if (await isThere(middle)) low = middle;
-        else high = middle - 1;
-      }
-      return { ms: this.#times.get(low) as number, offset: low };
+    let newest: Common | undefined;
+    while (low <= high) {
+      const middle = (low + high) >>> 1;
+      const found = await this.#commonFrom(middle, high);
+      if (found) low = found.offset + 1;
+      else high = middle - 1;
+      newest = found ?? newest;
     }
+    if (newest) return newest;
     // everything back to this log's head is remembered, and it is another log
-    if (low <= high && low === oldest) return nothing;
-    const here = { ms: this.#ms, offset: this.#offset };
+    if (from <= this.#offset && from === oldest) return nothing;
+    const here = { ms: this.#ms, offset: this.#offset, isProven: false };
     const tail = survivingTail(this.#history, epoch);
-    return tail && tail.offset < here.offset ? tail : here;
+    return tail && tail.offset < here.offset ? { ...tail, isProven: false } : here;
+  }
+
+  /**
+   * A remembered entry from `low` to `high` that the log still holds. One that is missing may have been deleted by itself, so
+   * some behind it are looked for before the log counts as another one from there on.
+   */
+  async #commonFrom(low: number, high: number): Promise<Common | undefined> {
+    const { keys, commands } = this.options;
+    const remembered: string[] = [];
+    for (let offset = low; offset <= high && remembered.length <= DELETED_RUN; offset++) {
+      const ms = this.#times.get(offset);
+      if (ms !== undefined) remembered.push(`${ms}-${offset}`);
+    }
+    const [first, last] = [remembered[0], remembered.at(-1)];
+    if (first === undefined || last === undefined) return undefined;
+    const within = (to: string) => commands.redis.xrange(keys.stream, first, to, 'COUNT', remembered.length);
+    // the second one brings many entries along, and is rarely needed
+    const found = (await within(first)).length > 0 ? [first] : (await within(last)).map(([id]) => id);
+    const id = found.filter((each) => remembered.includes(each)).at(-1);
+    return id === undefined ? undefined : { ms: parseId(id).ms, offset: parseId(id).seq, isProven: true };
   }
 
   // --- reading

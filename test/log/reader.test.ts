@@ -3,6 +3,7 @@ import { join } from 'node:path';
 import { setTimeout as pass } from 'node:timers/promises';
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { FatalError } from '../../src/core/errors.js';
+import type { Position } from '../../src/wire/position.js';
 import { eventually } from '../harness/poll.js';
 import { type RedisProcess, startRedis } from '../harness/redis.js';
 import { startTcpProxy } from '../harness/tcp-proxy.js';
@@ -133,7 +134,7 @@ describe('strangers', () => {
 
   it('one as the newest entry means nothing to a restart', async () => {
     const first = await startPod('a', { url: redis.url });
-    const positions = [];
+    const positions: Position[] = [];
     for (const id of numbered(1, 3)) positions.push((await first.append(id)).position);
     await eventually(() => expect(first.ids).toEqual(numbered(1, 3)));
     await admin.xadd(KEYS.stream, '*', 'foo', 'bar');
@@ -273,6 +274,42 @@ describe('a log that fell back', () => {
 });
 
 describe('a new epoch', () => {
+  it('after single entries were deleted repeats nothing, and misses nothing that is there', async () => {
+    await using a = await startPod('a', { url: redis.url });
+    const first = await startPod('b', { url: redis.url });
+    await first.log.stop();
+    const positions: Position[] = [];
+    for (const id of numbered(1, 20)) positions.push((await a.append(id)).position);
+    const remove = (...offsets: number[]) =>
+      admin.xdel(KEYS.stream, ...offsets.map((offset) => `${positions[offset - 1]?.ms}-${offset}`));
+    await eventually(() => expect(a.ids.length).toBe(20));
+    await remove(10); // one that `again` never sees
+    await using again = await startPod('b', { url: redis.url });
+    await eventually(() => expect(again.ids.length).toBe(19));
+    await remove(5, 15, 16); // some that both have had
+    await admin.del(KEYS.meta);
+    await a.append('after');
+    await eventually(() => expect([a.ids.at(-1), again.ids.at(-1)]).toEqual(['after', 'after']));
+    for (const pod of [a, again]) expect(pod.ids.length).toBe(new Set(pod.ids).size);
+    expect(a.gaps).toEqual([]);
+    expect(again.gaps).toMatchObject([{ reason: 'trimmed', from: { offset: 10 }, to: { offset: 10 } }]);
+  });
+
+  it('because the newest entry was deleted while the pod was away is begun at most once', async () => {
+    const first = await startPod('a', { url: redis.url });
+    await first.append('one');
+    const { position } = await first.append('two');
+    await eventually(() => expect(first.ids).toEqual(['one', 'two']));
+    await first.log.stop();
+    await admin.xdel(KEYS.stream, `${position.ms}-${position.offset}`);
+    await using again = await startPod('a', { url: redis.url });
+    await pass(1500); // three heartbeats
+    expect(again.counts.of('log_epochs_total')).toBeLessThanOrEqual(1);
+    await again.append('three');
+    await eventually(() => expect(again.ids).toEqual(['three']));
+    expect(again.gaps).toEqual([]);
+  });
+
   it('counts only once the reader has found its place there: no position mixes the two', async () => {
     await using a = await startPod('a', { url: redis.url });
     await Promise.all(numbered(1, 10).map((id) => a.append(id)));
