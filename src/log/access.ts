@@ -4,7 +4,7 @@ import type { Keys } from '../redis/keys.js';
 import { EVENTS_TOPIC } from '../wire/event.js';
 import { formatPosition } from '../wire/position.js';
 import { Appender, type AppendRequest, type AppendResult } from './appender.js';
-import { parseHistory } from './epochs.js';
+import { parseHistory, survivingTail } from './epochs.js';
 import { logMetrics } from './metrics.js';
 import { type Page, readPage } from './page.js';
 import { partitionOf } from './partition-of.js';
@@ -149,6 +149,12 @@ export class LogAccess implements AsyncDisposable {
     limits: { entries: number; bytes: number },
   ): Promise<Page> {
     return readPage(this.#connection, this.keys.partition(topic, partition), partition, after, limits);
+  }
+
+  /** The newest entry of what there was up to `epoch` that is still there; offset 0: none is. `undefined`: all of it is. */
+  async survivor(topic: string, partition: number, epoch: string): Promise<Page['newest'] | undefined> {
+    const history = await this.#connection.redis.hget(this.keys.partition(topic, partition).meta, 'history');
+    return survivingTail(parseHistory(history ?? ''), epoch);
   }
 
   async partitionOf(topic: string, tenant: string): Promise<number> {

@@ -141,6 +141,63 @@ describe('publish and tail', () => {
   });
 });
 
+describe('tail tells what is gone', () => {
+  const tail = (...args: string[]): Promise<Run> => run('tail', '-t', 'holes', '--no-follow', ...args);
+  const positions: string[] = [];
+  const offsetOf = (position: string): number => Number(position.split('-').at(-1));
+  const at = (index: number): string => positions[index] as string;
+
+  beforeAll(async () => {
+    for (const data of ['1', '2', '3', '4'])
+      positions.push((await run('publish', 'news', 'hello', data, '-t', 'holes')).out.trim());
+  });
+
+  it('where entries were deleted, between what is there and at the end', async () => {
+    const client = new Redis(redis.url);
+    onTestFinished(() => client.disconnect());
+    const partition = at(0).split(':').at(-2);
+    const id = (index: number): string => at(index).split(':').at(-1) as string;
+    await client.xdel(`hf:{events.${partition}}:s`, id(1), id(3));
+    const text = (await tail('--from', at(0))).out.trim().split('\n');
+    expect(text).toHaveLength(3);
+    expect(text[0]).toMatch(new RegExp(`^-- gap: ${POSITION} … ${POSITION} \\(trimmed\\) --$`));
+    expect(text[1]).toMatch(/news {2}hello {2}3$/);
+    const json = (await tail('--from', at(0), '-o', 'json')).out
+      .trim()
+      .split('\n')
+      .map((line) => JSON.parse(line));
+    for (const [index, gone] of [
+      [0, 1],
+      [2, 3],
+    ] as const) {
+      const { from, to, reason } = json[index].gap;
+      expect([offsetOf(from), offsetOf(to), reason]).toEqual([offsetOf(at(gone)), offsetOf(at(gone)), 'trimmed']);
+    }
+  });
+
+  it('of an epoch that has ended, and begins behind what survived', async () => {
+    const from = at(0).replace(/^[^:]+/, 'gone-out');
+    const lines = (await tail('--from', from)).out.split('\n');
+    const start = at(0)
+      .replace(/^[^:]+/, 'gone-out')
+      .replace(/-\d+$/, '-1');
+    expect(lines[0]).toBe(`-- gap: ${start} … ${from} (epoch) --`);
+    expect(lines[1]).toMatch(/hello {2}1$/);
+  });
+
+  it('and a position that is none of this log is one line', async () => {
+    const beyond = at(0).replace(/-\d+$/, '-999999');
+    expect(await tail('--from', beyond)).toMatchObject({
+      code: 1,
+      err: `holdfast: --from: no position of this log, got ${beyond}\n`,
+    });
+    const other = at(0).replace(/:\d:/, ':9:');
+    expect((await tail('--from', other)).err).toMatch(
+      /^holdfast: --from: tenant "holes" is in partition \d, got \S+\n$/,
+    );
+  });
+});
+
 async function connectionsOf({ url }: RedisProcess): Promise<string> {
   const client = new Redis(url);
   try {

@@ -211,6 +211,46 @@ describe('history', () => {
     expect(body.events).toMatchObject([{ data: 'new', event: 'e', meta: { room } }]);
   });
 
+  test('loses nothing where a page of the log ends just with the limit', async () => {
+    const room = someone('room');
+    const [first] = await publish(pod, someone('noise'), [0]);
+    await publish(
+      pod,
+      room,
+      Array.from({ length: 1100 }, (_, index) => index),
+    );
+    const seen: number[] = [];
+    let from = first as string;
+    for (let isMore = true; isMore; ) {
+      const { body } = await history(room, `?limit=500&from=${encodeURIComponent(from)}`);
+      seen.push(...body.events.map(({ data }: { data: number }) => data));
+      expect(body.gap).toBeUndefined();
+      from = body.next;
+      isMore = body.more;
+    }
+    expect(seen).toEqual(Array.from({ length: 1100 }, (_, index) => index));
+  });
+
+  test('says what was deleted, on the page that it belongs to; with an epoch that has ended, as one gap', async () => {
+    const room = someone('room');
+    const [first, second, third, fourth] = (await publish(pod, room, [1, 2, 3, 4])) as [string, string, string, string];
+    await stack.client.xdel('hf:{events.0}:s', ...[second, fourth].map((text) => text.split(':')[2] as string));
+    const offsetOf = (text: string): string | undefined => text.split('-').at(-1);
+    const page = async (from: string, limit = 100) =>
+      (await history(room, `?limit=${limit}&from=${encodeURIComponent(from)}`)).body;
+    const one = await page(first, 1);
+    expect(one.events).toMatchObject([{ data: 3 }]);
+    expect(offsetOf(one.gap.from)).toBe(offsetOf(second));
+    const last = (await publish(pod, room, [5]))[0] as string;
+    const rest = await page(third);
+    expect(rest.events).toMatchObject([{ data: 5, position: last }]);
+    expect([rest.gap.from, rest.gap.to].map(offsetOf)).toEqual([offsetOf(fourth), offsetOf(fourth)]);
+    const ended = `gone-out:0:1-7`;
+    const { gap } = await page(ended, 1000);
+    expect(gap).toMatchObject({ from: 'gone-out:0:1-1', reason: 'epoch' });
+    expect(offsetOf(gap.to)).toBe(offsetOf(fourth));
+  });
+
   test('begins at a position, a time, an age, the beginning or the end', async () => {
     const room = someone('room');
     const before = Date.now() - 1000;
