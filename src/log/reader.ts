@@ -351,7 +351,7 @@ export class Reader extends Service {
 
   /** The log is longer than what was dispatched, a read waits, and not one byte comes in: the connection is dead. */
   #watchStall(): void {
-    const { reads, metrics } = this.options;
+    const { reads } = this.options;
     const now = performance.now();
     const isWaiting = this.#tail > this.#offset;
     if (!isWaiting || this.#waiting.offset !== this.#offset)
@@ -361,10 +361,33 @@ export class Reader extends Service {
     } else if (this.#stall.offset !== this.#offset || this.#stall.bytes !== reads.bytesRead) {
       this.#stall = { offset: this.#offset, bytes: reads.bytesRead, since: now };
     } else if (now - this.#stall.since > 0.8 * SYNC_MS) {
-      metrics.kicks.inc();
       this.#stall = { offset: -1, bytes: -1, since: now };
-      reads.reset();
+      void this.#kick();
     }
+  }
+
+  /** Drops the read connection, unless it brings nothing because nothing is there: the newest entries were deleted. */
+  async #kick(): Promise<void> {
+    const { reads, metrics, commands, keys } = this.options;
+    const turn = this.#turn;
+    const [offset, tail, tailMs] = [this.#offset, this.#tail, this.#tailMs];
+    // an error tells nothing about the log, so it is the connection after all
+    const waiting = await commands.redis
+      .xrange(keys.stream, `(${this.#last.text}`, '+', 'COUNT', 1)
+      .catch(() => [undefined]);
+    const isSame = (): boolean => !this.#isClosed && turn === this.#turn && offset === this.#offset;
+    if (!isSame()) return;
+    if (waiting.length > 0) {
+      metrics.kicks.inc();
+      reads.reset();
+      return;
+    }
+    // a stream that is gone altogether is a new epoch, and that says what was lost
+    if (!(await this.#check()) || !isSame()) return;
+    this.#lack({ ms: tailMs, offset: tail + 1 });
+    this.#ms = tailMs;
+    this.#offset = tail;
+    this.#last = parseId(`${tailMs}-${tail}`);
   }
 
   // --- epochs
@@ -666,14 +689,18 @@ export class Reader extends Service {
     }
     if (turn !== this.#turn) return 'stop';
     if (id.seq <= this.#offset || id.seq > this.newest.offset) return 'foreign';
-    const { partition } = this.options;
+    this.#lack({ ms: id.ms, offset: id.seq });
+    return 'gap';
+  }
+
+  /** What stood between the last dispatched entry and `next` is gone. */
+  #lack(next: { readonly ms: number; readonly offset: number }): void {
     this.#gap({
-      partition,
+      partition: this.options.partition,
       reason: 'trimmed',
       from: { epoch: this.#epoch, ms: this.#ms, offset: this.#offset + 1 },
-      to: { epoch: this.#epoch, ms: id.ms, offset: id.seq - 1 },
+      to: { epoch: this.#epoch, ms: next.ms, offset: next.offset - 1 },
     });
-    return 'gap';
   }
 
   #gap(gap: LogGap): void {

@@ -202,6 +202,26 @@ describe('strangers', () => {
   });
 });
 
+describe('the newest entry', () => {
+  it('deleted before it was read is one gap: nothing stalls, and no connection is dropped for it', async () => {
+    await using a = await startPod('a', { url: redis.url });
+    const b = await startPod('b', { url: redis.url });
+    await a.append('one');
+    await eventually(() => expect(b.ids).toEqual(['one']));
+    await b.log.stop();
+    const { position } = await a.append('two');
+    await admin.xdel(KEYS.stream, `${position.ms}-${position.offset}`);
+    await using again = await startPod('b', { url: redis.url });
+    await eventually(() => expect(again.gaps.length).toBe(1), { withinMs: 5000 });
+    expect(again.gaps).toMatchObject([{ reason: 'trimmed', from: { offset: 2 }, to: { offset: 2 } }]);
+    expect(again.log.dispatched(0)).toEqual(position);
+    await eventually(() => expect(again.log.stallMs).toBe(0));
+    await a.append('three');
+    await eventually(() => expect(again.ids).toEqual(['three']));
+    expect([again.counts.of('log_reader_kicks_total'), again.turns, again.gaps.length]).toEqual([0, [], 1]);
+  });
+});
+
 describe('a log that fell back', () => {
   /** A Redis whose data of an earlier moment come back, as after a restore or an asynchronous failover. */
   async function fallBack(lost: number, meanwhile: () => Promise<void> = async () => {}): Promise<void> {
@@ -289,7 +309,9 @@ describe('a new epoch', () => {
     await remove(5, 15, 16); // some that both have had
     await admin.del(KEYS.meta);
     await a.append('after');
-    await eventually(() => expect([a.ids.at(-1), again.ids.at(-1)]).toEqual(['after', 'after']));
+    await eventually(() => expect([a.turns.length, again.turns.length]).toEqual([1, 1]));
+    await a.append('later');
+    await eventually(() => expect([a.ids.at(-1), again.ids.at(-1)]).toEqual(['later', 'later']));
     for (const pod of [a, again]) expect(pod.ids.length).toBe(new Set(pod.ids).size);
     expect(a.gaps).toEqual([]);
     expect(again.gaps).toMatchObject([{ reason: 'trimmed', from: { offset: 10 }, to: { offset: 10 } }]);
@@ -303,9 +325,13 @@ describe('a new epoch', () => {
     await first.log.stop();
     await admin.xdel(KEYS.stream, `${position.ms}-${position.offset}`);
     await using again = await startPod('a', { url: redis.url });
-    await pass(1500); // three heartbeats
+    for (let round = 0; round < 2; round++) {
+      await pass(700); // a heartbeat
+      await admin.call('CLIENT', 'KILL', 'TYPE', 'normal');
+    }
+    await pass(300);
     expect(again.counts.of('log_epochs_total')).toBeLessThanOrEqual(1);
-    await again.append('three');
+    await eventually(async () => void (await again.append('three')));
     await eventually(() => expect(again.ids).toEqual(['three']));
     expect(again.gaps).toEqual([]);
   });
