@@ -227,8 +227,7 @@ export class Appender {
     this.#inFlight = batch;
     this.#watch();
     this.#run(batch).catch((error: unknown) => {
-      for (const item of batch.items)
-        if (!item.isDone) this.#reject(item, new RelayError('internal', undefined, { cause: error }));
+      this.#break(batch, error);
       this.#finish(batch);
     });
   }
@@ -236,6 +235,16 @@ export class Appender {
   #reject(item: Item, error: RelayError): void {
     item.isDone = true;
     item.reject(error);
+  }
+
+  /** Trying again is no use. */
+  #break(batch: Batch, cause: unknown): void {
+    const mayHaveHappened = batch.isSent;
+    for (const item of batch.items) {
+      if (item.isDone) continue;
+      this.options.metrics.refused.inc({ outcome: mayHaveHappened ? 'unknown' : 'internal' });
+      this.#reject(item, new RelayError('internal', undefined, { cause, mayHaveHappened }));
+    }
   }
 
   #finish(batch: Batch): void {
@@ -276,8 +285,7 @@ export class Appender {
         const isCertain = REFUSED.has(code) || MISCONFIGURED.has(code) || NOT_NOW.has(code);
         if (!wasSent && isCertain) batch.isSent = false;
         if (MISCONFIGURED.has(code)) {
-          for (const item of batch.items)
-            if (!item.isDone) this.#reject(item, new RelayError('internal', undefined, { cause: error }));
+          this.#break(batch, error);
           return this.#finish(batch);
         }
         if (REFUSED.has(code) && !wasSent) {

@@ -22,8 +22,8 @@ export function logMetrics(meter: Meter): LogMetrics {
     published: meter.counter({ name: 'log_entries_published_total', help: 'Entries that this pod appended.' }),
     refused: meter.counter({
       name: 'log_appends_refused_total',
-      help: 'Appends that were answered `unavailable`; unknown = they may have happened.',
-      labels: { outcome: ['unavailable', 'unknown'] },
+      help: 'Appends that failed; unknown = they may have happened, internal = Redis is set up wrongly.',
+      labels: { outcome: ['unavailable', 'unknown', 'internal'] },
     }),
     redisErrors: meter.counter({
       name: 'redis_errors_total',

@@ -311,6 +311,21 @@ describe('when Redis cannot', () => {
     expect(outcome.ms).toBeLessThan(1000);
   });
 
+  it('a reply that was lost before such an error leaves the outcome unknown, also to whoever is told', async () => {
+    await using proxy = await startTcpProxy(redis.port);
+    await using pod = await startPod('a', { url: `redis://127.0.0.1:${proxy.port}` });
+    await pod.append('before');
+    proxy.dropReplies(true);
+    const outcome = outcomeOf(pod.append('x'));
+    await eventually(async () => (await admin.xlen(KEYS.stream)) === 2, { what: 'the first copy to be written' });
+    await admin.del(KEYS.producers);
+    await admin.set(KEYS.producers, 'a string');
+    proxy.dropReplies(false);
+    proxy.rst();
+    expect(await outcome).toMatchObject({ code: 'internal', mayHaveHappened: true });
+    expect(pod.counts.of('log_appends_refused_total{unknown}')).toBe(1);
+  });
+
   it('64 MB wait and no more: the rest is overloaded at once', async () => {
     await using proxy = await startTcpProxy(redis.port);
     await using pod = await startPod('a', { url: `redis://127.0.0.1:${proxy.port}` });
