@@ -58,8 +58,7 @@ export class TokenVerifier {
   }
 
   /**
-   * @throws {RelayError} `unauthorized`, `token_expired`, `unavailable` when the issuer's key set can't be had, or
-   *   `internal` when it is not the token's fault
+   * @throws {RelayError} `unauthorized`, `token_expired`, or `unavailable` when the issuer's key set can't be had
    */
   async identify(token: unknown): Promise<Identity> {
     if (token === undefined || token === null || token === '')

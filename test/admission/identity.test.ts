@@ -1,4 +1,4 @@
-import { createHmac, generateKeyPairSync, type KeyObject } from 'node:crypto';
+import { createHmac, createSign, generateKeyPairSync, type KeyObject } from 'node:crypto';
 import { once } from 'node:events';
 import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
@@ -6,7 +6,7 @@ import { exportJWK, SignJWT } from 'jose';
 import { afterEach, describe, expect, test } from 'vitest';
 import { hasDuplicateClaims, TokenVerifier } from '../../src/admission/identity.js';
 import { KeySet } from '../../src/admission/key-set.js';
-import { FatalError } from '../../src/core/errors.js';
+import { FatalError, toWireError } from '../../src/core/errors.js';
 
 const SECRET = 'a-secret-of-at-least-32-characters-000000';
 const base64 = (text: string | object): string =>
@@ -313,6 +313,16 @@ describe("an issuer's key set", () => {
     answer = { status: 200, body: JSON.stringify({ keys: [jwk] }) };
     const by = new TokenVerifier({ jwksUrl: await issuer(), algorithm: 'ES256' });
     expect(await codeOf(await sign(), by)).toBe('unavailable');
+  });
+
+  test('a key that is too short for the algorithm is a fault, not a refusal of the token', async () => {
+    const { publicKey, privateKey } = generateKeyPairSync('rsa', { modulusLength: 1024 });
+    answer = { status: 200, body: JSON.stringify({ keys: [{ ...(await exportJWK(publicKey)), kid: 'k1' }] }) };
+    const by = new TokenVerifier({ jwksUrl: await issuer(), algorithm: 'RS256' });
+    const text = `${base64({ alg: 'RS256', kid: 'k1' })}.${base64(good())}`;
+    const token = `${text}.${createSign('sha256').update(text).sign(privateKey, 'base64url')}`;
+    const error = await by.identify(token).catch((reason: unknown) => reason);
+    expect(toWireError(error).code).toBe('internal');
   });
 
   test('nobody is let in by a key of another algorithm', async () => {
