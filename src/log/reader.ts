@@ -411,7 +411,8 @@ export class Reader extends Service {
       epoch: this.#epoch,
       ms: this.#ms,
       offset: this.#offset,
-      seen: watermark.epoch === this.#epoch ? watermark.offset : 0,
+      // an append of this pod may have met the new epoch before this did
+      seen: watermark.endOf(this.#epoch),
       tail,
     };
     this.#epoch = epoch;

@@ -190,6 +190,7 @@ describe('small parts', () => {
     watermark.begin('two');
     watermark.see('one', 12, 9);
     expect(watermark).toMatchObject({ epoch: 'two', ms: 11, offset: 2 });
+    expect(['one', 'two', 'three'].map((epoch) => watermark.endOf(epoch))).toEqual([5, 2, 0]);
   });
 
   it('a tenant has one partition, and partitions have about as many tenants', () => {
