@@ -17,6 +17,8 @@ const BUDGET_MS = 1950;
 const RETURN_MS = 300;
 const MAX_BATCH_ITEMS = 500;
 const MAX_BATCH_BYTES = 1_000_000;
+/** Arguments of one script call, each of which Redis parses and Lua holds: many empty attachments have hardly any bytes. */
+const MAX_BATCH_VALUES = 20_000;
 const MAX_WAITING_BYTES = 64 * 1024 * 1024;
 /** What an append takes while it waits, beside its bytes. */
 const ITEM_BYTES = 500;
@@ -53,8 +55,8 @@ interface Batch {
   items: Item[];
   readonly number: number;
   readonly epochCandidate: string;
-  /** Redis ms; fixed at the first send, so that 'late' proves that no copy of it was or will be written. */
-  notAfter: number | undefined;
+  /** Redis ms; fixed once a copy may be on its way, so that 'late' proves that none was or will be written. */
+  notAfter: number;
   isSent: boolean;
   isAbandoned: boolean;
 }
@@ -208,9 +210,12 @@ export class Appender {
     // what couldn't be answered in time is not sent at all
     this.#refuseWaiting(performance.now() + RETURN_MS + 50);
     let count = 0;
-    for (let bytes = 0; count < Math.min(this.#waiting.length, MAX_BATCH_ITEMS); count++) {
-      bytes += (this.#waiting[count] as Item).bytes;
-      if (count > 0 && bytes > MAX_BATCH_BYTES) break;
+    let [bytes, values] = [0, 0];
+    for (; count < Math.min(this.#waiting.length, MAX_BATCH_ITEMS); count++) {
+      const item = this.#waiting[count] as Item;
+      bytes += item.bytes;
+      values += 2 + (item.request.attachments?.length ?? 0);
+      if (count > 0 && (bytes > MAX_BATCH_BYTES || values > MAX_BATCH_VALUES)) break;
     }
     if (count > 0) this.#send(this.#takeWaiting(count));
   }
@@ -220,7 +225,7 @@ export class Appender {
       items,
       number: ++this.#lastNumber,
       epochCandidate: randomBytes(6).toString('base64url'),
-      notAfter: undefined,
+      notAfter: 0,
       isSent: false,
       isAbandoned: false,
     };
@@ -261,11 +266,15 @@ export class Appender {
         if (!mayAppend()) await sleep(2);
         continue;
       }
-      if (!clock.isKnown && !(await this.#askTime())) {
-        await sleep(20);
+      if (!clock.isKnown) {
+        if (!(await this.#askTime())) await sleep(20);
         continue;
       }
-      batch.notAfter ??= clock.at((batch.items[0] as Item).end - RETURN_MS);
+      if (!batch.isSent) {
+        // `notAfter` alone would let Redis write what was refused, once its clock has stepped back
+        batch.items = batch.items.filter((item) => !item.isDone);
+        batch.notAfter = clock.at((batch.items[0] as Item).end - RETURN_MS);
+      }
       const wasSent = batch.isSent;
       batch.isSent = true;
       let reply: unknown;
@@ -322,7 +331,7 @@ export class Appender {
       if (item.id) ids.push(index, item.id);
     });
     const args: (string | number | Buffer)[] = [
-      batch.notAfter as number,
+      batch.notAfter,
       batch.epochCandidate,
       maxEntries,
       maxBytes,

@@ -1,4 +1,7 @@
-/** An estimate of Redis's time that is never ahead of it: from the newest answer that carried it. */
+/**
+ * An estimate of Redis's time, from the newest answer that carried it. It is never ahead of it while Redis's clock runs
+ * evenly; when that one steps back, it is ahead by the step until the next answer.
+ */
 export class RedisClock {
   /** Redis ms minus this process's monotonic ms. */
   #offset: number | undefined;

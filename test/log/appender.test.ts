@@ -71,6 +71,15 @@ describe('batches', () => {
     expect(page.entries[0]?.attachments).toEqual(parts);
     expect(seen).toEqual([]); // of 'after', which has none
   });
+
+  it('many attachments at once are split into batches', async () => {
+    await using pod = await startPod('a', { url: redis.url });
+    const attachments = Array<Buffer>(1000).fill(Buffer.alloc(0));
+    await Promise.all(Array.from({ length: 50 }, (_, n) => pod.log.append(0, { body: bodyOf(`${n}`), attachments })));
+    await eventually(() => expect(pod.ids.length).toBe(50));
+    const [record] = await admin.hvals(KEYS.producers);
+    expect(Number(record?.split(' ')[0])).toBeGreaterThanOrEqual(3); // the number of its last batch
+  });
 });
 
 describe('idempotency', () => {
