@@ -43,6 +43,9 @@ export interface EventLogOptions {
   readonly meter: Meter;
 }
 
+/** Each has a connection of its own. */
+const MAX_PARTITIONS = 1024;
+
 /** What a position means in the log as it is now. */
 export type Resolution =
   | { readonly kind: 'valid'; readonly ms: number; readonly offset: number }
@@ -278,6 +281,8 @@ export class EventLog extends Service {
     const key = this.options.keys.partitionCount(this.options.topic);
     const existing = await this.#commands.redis.set(key, wanted ?? 1, 'NX', 'GET');
     const count = existing === null ? (wanted ?? 1) : Number(existing);
+    if (!Number.isInteger(count) || count < 1 || count > MAX_PARTITIONS)
+      throw new FatalError(`${key} in Redis is ${JSON.stringify(existing)}, not a number of partitions`);
     if (wanted !== undefined && wanted !== count)
       throw new FatalError(`HOLDFAST_PARTITIONS is ${wanted}, but topic ${this.options.topic} has ${count} partitions`);
     return count;

@@ -3,6 +3,7 @@ import { join } from 'node:path';
 import { setTimeout as pass } from 'node:timers/promises';
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { FatalError } from '../../src/core/errors.js';
+import { Keys } from '../../src/redis/keys.js';
 import type { Position } from '../../src/wire/position.js';
 import { eventually } from '../harness/poll.js';
 import { type RedisProcess, startRedis } from '../harness/redis.js';
@@ -79,6 +80,12 @@ describe('start', () => {
     await expect(new TestPod('b', { url: redis.url, partitions: 3 }).start()).rejects.toThrow(FatalError);
     await using c = await startPod('c', { url: redis.url });
     expect(c.log.partitionCount).toBe(2);
+  });
+
+  it.each(['many', '0', '1.5', '100000'])('a topic that has %s partitions ends the start', async (count) => {
+    const key = new Keys('hf:').partitionCount('events');
+    await admin.set(key, count);
+    await expect(new TestPod('a', { url: redis.url }).start()).rejects.toThrow(key);
   });
 
   it('in steady state 99% come by group reads', async () => {
