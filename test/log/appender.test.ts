@@ -140,11 +140,12 @@ describe('idempotency', () => {
     expect((await pod.append('y')).position.offset).toBe(position.offset + 1);
   });
 
-  it('a bucket that is full refuses ids as overloaded, and takes what has none', async () => {
+  it('a bucket that is full refuses new ids as overloaded, and takes what has none or is known', async () => {
     // a window so long that this test can't fall on its edge
     const idWindowMs = 10_000_000_000_000;
     await using pod = await startPod('a', { url: redis.url, idWindowMs });
     const bucket = KEYS.ids[0];
+    const known = await pod.append('known', undefined, 'known');
     for (let at = 0; at < 200_000; at += 10_000)
       await admin.hset(
         bucket,
@@ -155,6 +156,7 @@ describe('idempotency', () => {
       outcomeOf(pod.append('y')),
     ]);
     expect([withId.code, without.code]).toEqual(['overloaded', 'ok']);
+    expect(await pod.append('known', undefined, 'known')).toEqual({ ...known, isDuplicate: true });
   });
 });
 

@@ -45,7 +45,6 @@ local window = tonumber(ARGV[5])
 if idCount > 0 then
   local slot = math.floor(wall / window)
   bucket = KEYS[5 + slot % 3]
-  if call('HLEN', bucket) + idCount > tonumber(ARGV[6]) then return {'full', wall} end
   local ids = {}
   for i = 1, idCount do
     ids[i] = ARGV[12 + 2 * i]
@@ -53,7 +52,13 @@ if idCount > 0 then
   end
   if hasStream then
     local here, before = call('HMGET', bucket, unpack(ids)), call('HMGET', KEYS[5 + (slot - 1) % 3], unpack(ids))
-    for i = 1, idCount do known[ids[i]] = here[i] or before[i] or nil end
+    local unknown = 0
+    for i = 1, idCount do
+      known[ids[i]] = here[i] or before[i] or nil
+      if not known[ids[i]] then unknown = unknown + 1 end
+    end
+    -- the answer to a known id takes no room
+    if unknown > 0 and call('HLEN', bucket) + unknown > tonumber(ARGV[6]) then return {'full', wall} end
   end
 end
 
