@@ -103,12 +103,15 @@ export async function readHistory(
     }
     isPlace ||= end.offset > 0;
     scanned += page.entries.length;
-    after = end.offset === 0 && page.isLast ? page.newest : end;
+    after = end;
+    // a stranger's entry moves where to read on, not what a position means
+    const last = isCut ? end : page.last;
+    const next = last.offset === 0 && page.isLast ? page.newest : last;
     const isDone = page.isLast && !isCut;
     if (isDone || isCut || scanned >= MAX_SCANNED)
       return {
         events,
-        next: formatPosition(page.epoch, partition, after.ms, after.offset),
+        next: formatPosition(page.epoch, partition, next.ms, next.offset),
         more: !isDone,
         ...(gap && { gap }),
       };

@@ -18,6 +18,8 @@ export interface Page {
   readonly newest: { readonly ms: number; readonly offset: number };
   /** Everything up to here was looked at, strangers' and unknown entries among it. */
   readonly scanned: { readonly ms: number; readonly offset: number };
+  /** The newest entry of ours among them: a position that will be found again. */
+  readonly last: { readonly ms: number; readonly offset: number };
   /** Offsets inside the page that are missing, though newer than the oldest entry: somebody deleted them. Both ends belong to it. */
   readonly holes: readonly { readonly from: number; readonly to: number }[];
   /** Nothing newer was in the log. */
@@ -41,6 +43,7 @@ export async function readPage(
   const entries: Entry[] = [];
   const holes: { from: number; to: number }[] = [];
   let scanned = { ms: after.ms, offset: after.offset };
+  let last = scanned;
   // a time without an offset says nothing of what stands before the first entry behind it
   let isPlaced = after.offset > 0 || after.ms === 0;
   for (const [rawId, fields] of raw) {
@@ -56,7 +59,7 @@ export async function readPage(
     const expected = Math.max(scanned.offset + 1, first);
     if (isPlaced && at.seq > expected) holes.push({ from: expected, to: at.seq - 1 });
     isPlaced = true;
-    scanned = { ms: at.ms, offset: at.seq };
+    scanned = last = { ms: at.ms, offset: at.seq };
     if (entry !== 'unknown') entries.push(entry);
   }
   const expected = Math.max(scanned.offset + 1, first);
@@ -69,6 +72,7 @@ export async function readPage(
     first,
     newest: { ms: newestMs, offset: newestOffset },
     scanned,
+    last,
     holes,
     isLast,
   };
