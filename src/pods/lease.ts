@@ -1,4 +1,5 @@
 import { FatalError } from '../core/errors.js';
+import type { Logger } from '../core/ports.js';
 import { Service } from '../core/service.js';
 import { sleep, within } from '../core/sleep.js';
 import { type Connection, replyCode } from '../redis/connect.js';
@@ -24,6 +25,7 @@ export interface LeaseOptions {
   readonly onReturn: () => void;
   /** Another process holds this pod's name. */
   readonly onLost: () => void;
+  readonly logger: Logger;
 }
 
 /**
@@ -118,10 +120,19 @@ export class Lease extends Service {
       this.#lastAnswerAt = now;
       this.#lastAskedAt = askedAt;
       this.#lastWall = wall;
-      if (status === 'lost') return onLost();
-      if (mayHaveLapsed) onReturn();
+      if (status === 'lost') return this.#tell(onLost);
+      if (mayHaveLapsed) this.#tell(onReturn);
       const others = lapsed.filter((id) => id !== processId);
-      if (others.length > 0 && this.mayJudge) onLapsed(others);
+      if (others.length > 0 && this.mayJudge) this.#tell(() => onLapsed(others));
+    }
+  }
+
+  /** What listens may fail; the lease is renewed all the same, or others would take this process for dead. */
+  #tell(say: () => void): void {
+    try {
+      say();
+    } catch (error) {
+      this.options.logger.error({ event: 'lease_error', err: error }, 'news of the lease could not be handled');
     }
   }
 }

@@ -42,6 +42,7 @@ export class Pods extends Service {
     this.inbox = new Inbox({ reads: this.#reads, commands: this.connection, keys, processId, logger });
     this.#lease = new Lease({
       ...shared,
+      logger,
       pod,
       onLapsed: (ids) => reaper.bury(ids),
       onReturn: () => {

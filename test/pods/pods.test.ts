@@ -130,6 +130,19 @@ describe.concurrent('the lease', () => {
     expect(await processes(admin)).toEqual([a.id]);
     expect(await admin.hget(keys.podNames, 'p')).toBe(a.id);
   });
+
+  it('goes on being renewed when what listens to it fails', async ({ admin, make }) => {
+    let returns = 0;
+    const onReturn = (): void => {
+      returns++;
+      throw new Error('not handled');
+    };
+    await using a = await make('p', { onReturn }).start();
+    for (let round = 1; round <= 2; round++) {
+      await admin.zrem(keys.processes, a.id);
+      await eventually(() => expect(returns).toBe(round));
+    }
+  });
 });
 
 describe.concurrent('the reaper', () => {
