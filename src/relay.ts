@@ -209,7 +209,7 @@ export class Relay extends Service {
   #fenced(): void {
     if (this.#isFenced) return;
     this.#isFenced = true;
-    void this.#gateway.drain(0, AbortSignal.abort());
+    this.#gateway.drain(0, AbortSignal.abort()).catch((error: unknown) => this.#stopFailed('drain', error));
     this.options.onFatal(`another process runs as pod ${JSON.stringify(this.options.config.pod)}: this one ends`);
   }
 
