@@ -44,7 +44,8 @@ export interface GroupDescription {
 export class LogAccess implements AsyncDisposable {
   readonly clock = new RedisClock();
   readonly #connection: Connection;
-  readonly #appenders = new Map<number, Appender>();
+  /** By the key of the partition's stream. */
+  readonly #appenders = new Map<string, Appender>();
 
   constructor(
     url: string,
@@ -169,19 +170,20 @@ export class LogAccess implements AsyncDisposable {
 
   /** @throws {RelayError} as {@link Appender.append} */
   append(topic: string, partition: number, request: AppendRequest): Promise<AppendResult> {
-    let appender = this.#appenders.get(partition);
+    const keys = this.keys.partition(topic, partition);
+    let appender = this.#appenders.get(keys.stream);
     if (!appender) {
       appender = new Appender({
         ...this.limits,
         partition,
-        keys: this.keys.partition(topic, partition),
+        keys,
         connection: this.#connection,
         clock: this.clock,
         watermark: new Watermark(),
         metrics: logMetrics(silentMeter),
         mayAppend: () => true,
       });
-      this.#appenders.set(partition, appender);
+      this.#appenders.set(keys.stream, appender);
     }
     return appender.append(request);
   }

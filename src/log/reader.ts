@@ -521,7 +521,7 @@ export class Reader extends Service {
         await needed.whenUp(100);
         continue;
       }
-      const op = { seating: false, plain: false };
+      const op = { seating: false, plain: false, finding: this.#mustFindPlace };
       const turn = this.#turn;
       try {
         if (this.#mustFindPlace) await this.#findPlace();
@@ -540,8 +540,8 @@ export class Reader extends Service {
     }
   }
 
-  async #recover(code: string, op: { seating: boolean; plain: boolean }): Promise<void> {
-    if (code !== '' && !op.plain && (op.seating || GROUP_REFUSED.test(code))) {
+  async #recover(code: string, op: { seating: boolean; plain: boolean; finding: boolean }): Promise<void> {
+    if (code !== '' && !op.plain && !op.finding && (op.seating || GROUP_REFUSED.test(code))) {
       // delivery goes on by plain reads while Redis refuses what a group's read writes
       this.#groupFrom = performance.now() + 500;
       if (code === 'NOGROUP' || op.seating) await sleep(10);
