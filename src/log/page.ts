@@ -4,8 +4,10 @@ import { loadScript } from '../redis/script.js';
 import { type Entry, parseEntry, parseId, type RawEntry } from './entry.js';
 
 const PAGE = loadScript(import.meta.url, 'page');
-/** Entries of one read backwards, whose sizes nobody knows before. */
-const RECENT_COUNT = 100;
+/** Entries of the first read backwards, whose sizes nobody knows before; the next ones go by the mean so far. */
+const RECENT_COUNT = 16;
+/** Of a later one: sizes may change, and Redis builds its whole answer in memory. */
+const RECENT_MAX_COUNT = 100;
 
 /** A run of consecutive entries, and what the log held when they were read. */
 export interface Page {
@@ -38,8 +40,8 @@ export async function readPage(
   const reply = (await run('EVALSHA', PAGE.sha).catch((error: Error) => {
     if (error.message.startsWith('NOSCRIPT')) return run('EVAL', PAGE.source);
     throw error;
-  })) as [Buffer, number, number, number, Buffer, RawEntry[]];
-  const [epoch, first, newestOffset, newestMs, , raw] = reply;
+  })) as [Buffer, number, number, number, RawEntry[]];
+  const [epoch, first, newestOffset, newestMs, raw] = reply;
   const entries: Entry[] = [];
   const holes: { from: number; to: number }[] = [];
   let scanned = { ms: after.ms, offset: after.offset };
@@ -87,9 +89,10 @@ export async function readRecent(
 ): Promise<readonly Entry[]> {
   const found: Entry[] = [];
   let bytes = 0;
+  let count = RECENT_COUNT;
   let next = `${upTo.ms}-${upTo.offset}`;
   while (found.length < limits.entries && bytes < limits.bytes) {
-    const args = [keys.stream, next, '-', 'COUNT', Math.min(RECENT_COUNT, limits.entries - found.length)];
+    const args = [keys.stream, next, '-', 'COUNT', Math.min(count, limits.entries - found.length)];
     const raw = (await connection.redis.callBuffer('XREVRANGE', ...args)) as readonly RawEntry[];
     for (const [rawId, fields] of raw) {
       const id = parseId(rawId);
@@ -103,6 +106,8 @@ export async function readRecent(
       bytes += entry.size;
     }
     if (raw.length === 0) break;
+    const mean = Math.max(1, bytes / Math.max(1, found.length));
+    count = Math.max(1, Math.min(2 * count, RECENT_MAX_COUNT, Math.ceil((limits.bytes - bytes) / mean)));
   }
   return found.reverse();
 }

@@ -72,6 +72,29 @@ describe('batches', () => {
     expect(seen).toEqual([]); // of 'after', which has none
   });
 
+  it('a page and the recent ones keep to their bytes where small entries come before large ones', async () => {
+    await using pod = await startPod('a', { url: redis.url });
+    const large = JSON.stringify(['e', 'x'.repeat(400_000)]);
+    await Promise.all(Array.from({ length: 40 }, (_, n) => pod.append(`small-${n}`)));
+    await Promise.all(Array.from({ length: 10 }, (_, n) => pod.append(`large-${n}`, large)));
+    await Promise.all(Array.from({ length: 40 }, (_, n) => pod.append(`last-${n}`)));
+    await eventually(() => expect(pod.ids.length).toBe(90));
+    const limits = { entries: 1000, bytes: 1_000_000 };
+    const seen: string[] = [];
+    for (let after = { ms: 0, offset: 0 }, isLast = false; !isLast; ) {
+      const page = await pod.log.page(0, after, limits);
+      expect(page.entries.reduce((sum, { payload }) => sum + payload.length, 0)).toBeLessThanOrEqual(limits.bytes);
+      seen.push(...page.entries.map(({ header }) => header.id));
+      [after, isLast] = [page.scanned, page.isLast];
+    }
+    expect(seen).toEqual(pod.ids);
+    const recent = await pod.log.recent(0, pod.log.newest(0), limits);
+    expect(recent.map(({ header }) => header.id)).toEqual(pod.ids.slice(-recent.length));
+    expect(recent.length).toBeGreaterThanOrEqual(43);
+    expect(recent.length).toBeLessThanOrEqual(50);
+    expect((await pod.log.recent(0, pod.log.newest(0), { ...limits, entries: 20 })).length).toBe(20);
+  });
+
   it('many attachments at once are split into batches', async () => {
     await using pod = await startPod('a', { url: redis.url });
     const attachments = Array<Buffer>(1000).fill(Buffer.alloc(0));
