@@ -9,6 +9,7 @@ import { logMetrics } from './metrics.js';
 import { type Page, readPage } from './page.js';
 import { partitionOf } from './partition-of.js';
 import { RedisClock } from './redis-clock.js';
+import { parseSavedPosition } from './saved-position.js';
 import { Watermark } from './watermark.js';
 
 const SILENCE_MS = 2500;
@@ -119,26 +120,16 @@ export class LogAccess implements AsyncDisposable {
       ...Object.keys(saved).map((pod) => `pod:${pod}`),
     ]);
     return [...names].map((group) => {
-      const record = /^(\d+)-\d+ (\d+) (\S+) (\S+) (\d+)$/.exec(
-        (group.startsWith('pod:') && saved[group.slice(4)]) || '',
-      );
-      const base = { group, topic, partition, logEndPosition: logEnd };
-      if (!record)
-        return { ...base, currentPosition: undefined, lag: undefined, consumer: undefined, committedAt: undefined };
-      const [, ms, offset, at, consumer, committedAt] = record as unknown as [
-        string,
-        string,
-        string,
-        string,
-        string,
-        string,
-      ];
+      const at = parseSavedPosition((group.startsWith('pod:') && saved[group.slice(4)]) || '');
       return {
-        ...base,
-        currentPosition: formatPosition(at, partition, Number(ms), Number(offset)),
-        lag: at === epoch ? Math.max(0, end - Number(offset)) : undefined,
-        consumer,
-        committedAt: Number(committedAt),
+        group,
+        topic,
+        partition,
+        currentPosition: at && formatPosition(at.epoch, partition, at.ms, at.offset),
+        logEndPosition: logEnd,
+        lag: at?.epoch === epoch ? Math.max(0, end - at.offset) : undefined,
+        consumer: at?.holder?.processId,
+        committedAt: at?.holder?.committedAt,
       };
     });
   }

@@ -12,6 +12,7 @@ import type { LogMetrics } from './metrics.js';
 import { OffsetTimes } from './offset-times.js';
 import type { RedisClock } from './redis-clock.js';
 import { Refusals } from './refusals.js';
+import { formatSavedPosition, parseSavedPosition } from './saved-position.js';
 import type { Watermark } from './watermark.js';
 
 const SYNC = loadScript(import.meta.url, 'sync');
@@ -211,12 +212,12 @@ export class Reader extends Service {
     const generation = this.options.commands.generation;
     const reply = await this.#sync({ claim: true });
     this.#verified = { commands: generation, reads: -1 };
-    const saved = /^(\d+-\d+) (\d+) (\S+)$/.exec(reply[7]);
+    const saved = parseSavedPosition(reply[7]);
     if (!saved) throw new FatalError(`saved position of pod ${this.options.pod} is malformed`);
-    this.#last = parseId(saved[1] as string);
-    this.#ms = this.#last.ms;
-    this.#offset = Number(saved[2]);
-    this.#epoch = saved[3] as string;
+    this.#last = parseId(saved.id);
+    this.#ms = saved.ms;
+    this.#offset = saved.offset;
+    this.#epoch = saved.epoch;
     this.options.watermark.see(this.#epoch, this.#ms, this.#offset);
     this.#take(reply);
   }
@@ -255,7 +256,7 @@ export class Reader extends Service {
 
   /** Where this pod stands, as `offsets` keeps it: of its own entry, because a stranger's ms says nothing about ours. */
   get #position(): string {
-    return `${this.#ms}-${this.#offset} ${this.#offset}`;
+    return formatSavedPosition(this.#ms, this.#offset);
   }
 
   async #sync({ claim = false, exact = false, fork = '' }: SyncMode): Promise<SyncReply> {

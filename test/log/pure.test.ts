@@ -5,6 +5,7 @@ import { type EpochRecord, epochsSince, lostOffsets, parseHistory, survivingTail
 import { OffsetTimes } from '../../src/log/offset-times.js';
 import { partitionOf } from '../../src/log/partition-of.js';
 import { RedisClock } from '../../src/log/redis-clock.js';
+import { formatSavedPosition, parseSavedPosition } from '../../src/log/saved-position.js';
 import { Watermark } from '../../src/log/watermark.js';
 import { encodeEntry } from '../../src/wire/envelope.js';
 
@@ -177,6 +178,20 @@ describe('entries', () => {
 
   it('an id beyond what a number holds is kept as text', () => {
     expect(parseId('18446744073709551615-18446744073709551615').text).toBe('18446744073709551615-18446744073709551615');
+  });
+});
+
+describe('a saved position', () => {
+  it('comes back from its text, as committed and as a heartbeat answers it; anything else is none', () => {
+    const at = { id: '17-4', ms: 17, offset: 4, epoch: 'e_-1' };
+    const text = `${formatSavedPosition(17, 4)} e_-1`;
+    expect(parseSavedPosition(text)).toEqual({ ...at, holder: undefined });
+    expect(parseSavedPosition(`${text} process 99`)).toEqual({
+      ...at,
+      holder: { processId: 'process', committedAt: 99 },
+    });
+    for (const wrong of ['', '17-4', '17-4 4', `${text} process`, `${text} process x`, `x ${text}`])
+      expect(parseSavedPosition(wrong)).toBeUndefined();
   });
 });
 

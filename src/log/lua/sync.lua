@@ -14,6 +14,7 @@ local wall = time[1] * 1000 + math.floor(time[2] / 1000)
 local m = call('HMGET', meta, 'epoch', 'offset', 'ms', 'first', 'history', 'bytes')
 local epoch, offset, last = m[1], tonumber(m[2] or 0), tonumber(m[3] or 0)
 local first, history = tonumber(m[4] or 1), m[5] or ''
+-- its format: saved-position.ts
 local record = call('HGET', offsets, pod)
 local saved, holder = '', nil
 if record then saved, holder = string.match(record, '^(%S+ %d+ %S+) (%S+) %d+$') end

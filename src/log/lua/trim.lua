@@ -19,6 +19,7 @@ local reapAfter = tonumber(ARGV[6])
 local mayReap = wall - tonumber(m[5] or 0) < math.max(reapAfter / 2, 4 * tonumber(ARGV[1]))
 
 local floor, live, reaped = offset, {}, {}
+-- their format: saved-position.ts
 local saved = call('HGETALL', offsets)
 for i = 1, #saved, 2 do
   local pod = saved[i]
