@@ -7,8 +7,9 @@ import { type Connection, replyCode } from '../redis/connect.js';
 import type { PartitionKeys } from '../redis/keys.js';
 import { loadScript } from '../redis/script.js';
 import { type Entry, type EntryId, parseEntry, parseId, type RawEntry } from './entry.js';
-import { type EpochReason, type EpochRecord, epochsSince, lostOffsets, parseHistory, survivingTail } from './epochs.js';
+import { type EpochReason, type EpochRecord, epochsSince, lostOffsets, parseHistory } from './epochs.js';
 import type { LogMetrics } from './metrics.js';
+import { type Common, newestInCommon } from './newest-in-common.js';
 import { OffsetTimes } from './offset-times.js';
 import type { RedisClock } from './redis-clock.js';
 import { Refusals } from './refusals.js';
@@ -30,8 +31,6 @@ const GAP_MS = 2;
 const SLICE_MS = 8;
 /** Longest time after which a saved position is written again, changed or not: silence means a dead pod. */
 const RECOMMIT_MS = 10_000;
-/** Entries in a row that somebody deleted, beyond which the log behind them counts as lost. */
-const DELETED_RUN = 16;
 /** Before every entry. */
 const START = parseId('0-0');
 /** Errors after which the group may be unusable and plain reads still work. */
@@ -90,14 +89,6 @@ interface SyncMode {
   readonly exact?: boolean;
   /** It isn't there: the newest entry that is, where the new epoch branches off. */
   readonly fork?: string;
-}
-
-/** The newest entry of the old log that the new one has as well. */
-interface Common {
-  readonly ms: number;
-  readonly offset: number;
-  /** It was seen there, not concluded. */
-  readonly isProven: boolean;
 }
 
 type SyncReply = [string, string, number, number, number, number, string, string, number];
@@ -466,50 +457,15 @@ export class Reader extends Service {
       });
   }
 
-  /** Binary search over what this reader remembers of the old log; beyond that, what the epoch history says. */
-  async #newestInCommon(epoch: string): Promise<Common> {
+  /** @param epoch the one that ended */
+  #newestInCommon(epoch: string): Promise<Common> {
     const { keys, commands } = this.options;
-    const nothing = { ms: 0, offset: 0, isProven: false };
-    const [head] = await commands.redis.xrange(keys.stream, '-', '+', 'COUNT', 1);
-    if (!head) return nothing;
-    const oldest = parseId(head[0]).seq;
-    const from = Math.max(this.#times.oldest ?? Number.POSITIVE_INFINITY, oldest);
-    let low = from;
-    let high = this.#offset;
-    let newest: Common | undefined;
-    while (low <= high) {
-      const middle = (low + high) >>> 1;
-      const found = await this.#commonFrom(middle, high);
-      if (found) low = found.offset + 1;
-      else high = middle - 1;
-      newest = found ?? newest;
-    }
-    if (newest) return newest;
-    // everything back to this log's head is remembered, and it is another log
-    if (from <= this.#offset && from === oldest) return nothing;
-    const here = { ms: this.#ms, offset: this.#offset, isProven: false };
-    const tail = survivingTail(this.#history, epoch);
-    return tail && tail.offset < here.offset ? { ...tail, isProven: false } : here;
-  }
-
-  /**
-   * A remembered entry from `low` to `high` that the log still holds. One that is missing may have been deleted by itself, so
-   * some behind it are looked for before the log counts as another one from there on.
-   */
-  async #commonFrom(low: number, high: number): Promise<Common | undefined> {
-    const { keys, commands } = this.options;
-    const remembered: string[] = [];
-    for (let offset = low; offset <= high && remembered.length <= DELETED_RUN; offset++) {
-      const ms = this.#times.get(offset);
-      if (ms !== undefined) remembered.push(`${ms}-${offset}`);
-    }
-    const [first, last] = [remembered[0], remembered.at(-1)];
-    if (first === undefined || last === undefined) return undefined;
-    const within = (to: string) => commands.redis.xrange(keys.stream, first, to, 'COUNT', remembered.length);
-    // the second one brings many entries along, and is rarely needed
-    const found = (await within(first)).length > 0 ? [first] : (await within(last)).map(([id]) => id);
-    const id = found.filter((each) => remembered.includes(each)).at(-1);
-    return id === undefined ? undefined : { ms: parseId(id).ms, offset: parseId(id).seq, isProven: true };
+    return newestInCommon(commands.redis, keys.stream, {
+      epoch,
+      times: this.#times,
+      at: this.at,
+      history: this.#history,
+    });
   }
 
   // --- reading
