@@ -91,11 +91,6 @@ export class EventLog extends Service {
     return this.#partitions.length;
   }
 
-  /** Redis connections that the log holds. */
-  get connectionCount(): number {
-    return 2 + this.#partitions.length;
-  }
-
   /** The longest that entries wait in any partition without coming through, in ms. */
   get stallMs(): number {
     return Math.max(0, ...this.#partitions.map(({ reader }) => reader.stallMs));
@@ -264,7 +259,9 @@ export class EventLog extends Service {
       processId,
       logger,
       handler: {
-        ...bound(handler),
+        onEntry: (entry, partition) => handler.onEntry(entry, partition),
+        onGap: (gap) => handler.onGap(gap),
+        onFenced: () => handler.onFenced(),
         onEpoch: (turn) => {
           // FLUSHALL took the partition count along
           if (turn.reason === 'new') void this.#assertPartitions();
@@ -344,13 +341,4 @@ export class EventLog extends Service {
       () => (this.#partitions.length === 0 ? undefined : this.stallMs / 1000),
     );
   }
-}
-
-function bound(handler: ReaderHandler): ReaderHandler {
-  return {
-    onEntry: (entry, partition) => handler.onEntry(entry, partition),
-    onGap: (gap) => handler.onGap(gap),
-    onEpoch: (turn) => handler.onEpoch(turn),
-    onFenced: () => handler.onFenced(),
-  };
 }

@@ -28,6 +28,8 @@ export interface Page {
   readonly isLast: boolean;
 }
 
+type PageReply = [Buffer, number, number, number, RawEntry[]];
+
 export async function readPage(
   connection: Connection,
   keys: PartitionKeys,
@@ -35,12 +37,8 @@ export async function readPage(
   after: { readonly ms: number; readonly offset: number },
   limits: { readonly entries: number; readonly bytes: number },
 ): Promise<Page> {
-  const args = [keys.stream, keys.meta, `${after.ms}-${after.offset}`, limits.entries, limits.bytes];
-  const run = (command: string, script: string) => connection.redis.callBuffer(command, script, 2, ...args);
-  const reply = (await run('EVALSHA', PAGE.sha).catch((error: Error) => {
-    if (error.message.startsWith('NOSCRIPT')) return run('EVAL', PAGE.source);
-    throw error;
-  })) as [Buffer, number, number, number, RawEntry[]];
+  const args = [`${after.ms}-${after.offset}`, limits.entries, limits.bytes];
+  const reply = (await connection.runBuffer(PAGE, [keys.stream, keys.meta], args)) as PageReply;
   const [epoch, first, newestOffset, newestMs, raw] = reply;
   const entries: Entry[] = [];
   const holes: { from: number; to: number }[] = [];

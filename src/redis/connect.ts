@@ -102,6 +102,16 @@ export class Connection extends EventEmitter<ConnectionEvents> {
     }
   }
 
+  /** As `run`, with Buffers for texts in the answer. */
+  async runBuffer(script: Script, keys: readonly string[], args: readonly Argument[]): Promise<unknown> {
+    try {
+      return await this.#redis.callBuffer('EVALSHA', script.sha, keys.length, ...keys, ...args);
+    } catch (error) {
+      if (replyCode(error) !== 'NOSCRIPT') throw error;
+      return this.#redis.callBuffer('EVAL', script.source, keys.length, ...keys, ...args);
+    }
+  }
+
   /** Tears the socket down without flushing: what it still holds must not reach Redis. The client then reconnects. */
   reset(): void {
     // at once: until the socket's end is noticed, commands would go into it
