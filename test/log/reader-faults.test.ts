@@ -46,58 +46,6 @@ async function underLoad(
   then(a, b, ledger);
 }
 
-describe.concurrent('the group is only a cursor', () => {
-  it('goes on without a gap when the group is destroyed again and again', () =>
-    underLoad(
-      async ({ admin }) => {
-        for (let round = 0; round < 30; round++) {
-          for (const pod of ['a', 'b']) await admin.xgroup('DESTROY', KEYS.stream, `pod:${pod}`);
-          await pass(20);
-        }
-      },
-      (a) => expect(a.gaps).toEqual([]),
-    ));
-
-  it('goes on without a gap when somebody moves the group ahead, back and about', () =>
-    underLoad(
-      async ({ admin }) => {
-        for (let round = 0; round < 60; round++) {
-          const id = ['$', '0', '9999999999999-0', `${Date.now() - Math.floor(Math.random() * 2000)}-5`][
-            round % 4
-          ] as string;
-          for (const pod of ['a', 'b']) await admin.xgroup('SETID', KEYS.stream, `pod:${pod}`, id).catch(() => {});
-          await pass(20);
-        }
-      },
-      (a) => expect(a.gaps).toEqual([]),
-    ));
-
-  it('is not robbed by a stranger who reads in its group', () =>
-    underLoad(
-      async ({ admin }) => {
-        let stolen = 0;
-        const until = performance.now() + 1500;
-        while (performance.now() < until) {
-          const found = (await admin
-            .xreadgroup('GROUP', 'pod:a', 'thief', 'COUNT', 5, 'BLOCK', 100, 'STREAMS', KEYS.stream, '>')
-            .catch(() => null)) as [string, unknown[]][] | null;
-          stolen += found?.[0]?.[1].length ?? 0;
-        }
-        expect(stolen).toBeGreaterThan(0); // or this test shows nothing
-      },
-      (a) => expect(a.gaps).toEqual([]),
-    ));
-
-  it('recreates a group at $ or at 0 where the pod stands', () =>
-    underLoad(async ({ admin }) => {
-      for (const id of ['$', '0']) {
-        await admin.xgroup('DESTROY', KEYS.stream, 'pod:a');
-        await admin.xgroup('CREATE', KEYS.stream, 'pod:a', id).catch(() => {});
-        await pass(300);
-      }
-    }));
-});
-
 describe.concurrent('keys that vanish', () => {
   it('DEL of the stream is one new epoch whose gap names what was lost', () =>
     underLoad(
@@ -192,32 +140,6 @@ describe.concurrent('the wire', () => {
       (a) => expect([a.gaps, a.turns]).toEqual([[], []]),
     ),
   );
-
-  it('replies that are lost and then cut are fetched again', () =>
-    underLoad(
-      async ({ proxy }) => {
-        for (let round = 0; round < 8; round++) {
-          proxy.dropReplies(true);
-          await pass(60);
-          proxy.dropReplies(false);
-          proxy.rst();
-          await pass(150);
-        }
-      },
-      (a) => expect([a.gaps, a.turns]).toEqual([[], []]),
-    ));
-
-  it('connections that stay open and never answer again are replaced', () =>
-    underLoad(
-      async ({ proxy }) => {
-        proxy.dropReplies(true);
-        await pass(3500);
-        proxy.dropReplies(false);
-        // TCP loses nothing in the middle of a connection
-        proxy.rst();
-      },
-      (a) => expect([a.gaps, a.turns]).toEqual([[], []]),
-    ));
 
   it('a Redis that stands still for 3 s loses nothing, and nothing refused appears', () =>
     underLoad(

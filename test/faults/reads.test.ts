@@ -1,0 +1,267 @@
+import { once } from 'node:events';
+import { connect, type Socket } from 'node:net';
+import { setTimeout as pass } from 'node:timers/promises';
+import type { Redis } from 'ioredis';
+import { describe, expect, it } from 'vitest';
+import { BLOCK_MS } from '../../src/log/reader.js';
+import { eventually } from '../harness/poll.js';
+import { startRedis } from '../harness/redis.js';
+import { adminOf, KEYS, Ledger, startPod, type TestPod } from '../log/rig.js';
+import { PlainGroupReader, readUnder } from './reads.js';
+
+const setId = (admin: Redis, group: string, id: string) =>
+  admin.xgroup('SETID', KEYS.stream, group, id).catch(() => {}); // it may have been destroyed just now
+
+/** A connection that asks for the group's next entry and never reads the answer: its peer has gone, and Redis doesn't know. */
+async function zombie(port: number, group: string): Promise<Socket> {
+  const socket = connect(port, '127.0.0.1');
+  socket.on('error', () => {});
+  await once(socket, 'connect');
+  socket.pause();
+  const words = ['XREADGROUP', 'GROUP', group, 'x', 'COUNT', '1', 'BLOCK', '0', 'NOACK', 'STREAMS', KEYS.stream, '>'];
+  socket.write(`*${words.length}\r\n${words.map((word) => `$${word.length}\r\n${word}\r\n`).join('')}`);
+  return socket;
+}
+
+const blocked = async (admin: Redis): Promise<number> =>
+  Number(/blocked_clients:(\d+)/.exec(await admin.info('clients'))?.[1]);
+
+describe.concurrent('a reader of the log is given every entry once, in order', () => {
+  it('control: without a fault a plain group reader is, too', async () => {
+    expect(await readUnder(() => pass(500))).toEqual({ lost: 0, repeated: 0 });
+  });
+
+  it('when replies are lost and the connection is cut, 15 times', async () => {
+    const control = await readUnder(async ({ proxy }) => {
+      for (let round = 0; round < 15; round++) {
+        proxy.dropReplies(true);
+        await pass(60);
+        proxy.dropReplies(false);
+        proxy.rst();
+        await pass(150);
+      }
+    });
+    expect(control.lost).toBeGreaterThan(10);
+  });
+
+  it('when its connection stays open and never answers again', async () => {
+    await readUnder(async ({ proxy, reader, control, ledger }) => {
+      proxy.dropReplies(true);
+      await pass(3000);
+      proxy.dropReplies(false);
+      // TCP loses nothing in the middle of a connection: one that lost replies is never used again here
+      await eventually(() => ledger.missing(reader).length < 5, { what: 'the reader to have replaced it' });
+      // the control waits for ever for the answer that was lost
+      expect(control.account(ledger.accepted.keys()).lost).toBeGreaterThan(100);
+      proxy.rst();
+    });
+  });
+
+  it('when eight zombie connections take entries from its group', async () => {
+    const control = await readUnder(async ({ redis, admin, groups }) => {
+      const zombies: Socket[] = [];
+      for (const group of groups) for (let n = 0; n < 8; n++) zombies.push(await zombie(redis.port, group));
+      await eventually(() => zombies.every((socket) => socket.bytesWritten > 0));
+      await pass(500);
+      for (const socket of zombies) socket.destroy();
+      await eventually(async () => (await blocked(admin)) <= 3, { what: 'Redis to have seen the last of them' });
+    });
+    expect(control.lost).toBeGreaterThanOrEqual(8);
+  });
+
+  it('when a zombie takes the last one, and nothing comes behind it', async () => {
+    await using redis = await startRedis({ aof: 'off' });
+    await using admin = adminOf(redis.url);
+    await using reader = await startPod('reader', { url: redis.url });
+    await using control = new PlainGroupReader(redis.url, 'pod:control');
+    await reader.append('first');
+    await eventually(() => reader.ids.length === 1);
+    await control.settle();
+    const waiting = await blocked(admin);
+    const zombies = await Promise.all(['pod:reader', 'pod:control'].map((group) => zombie(redis.port, group)));
+    await eventually(async () => (await blocked(admin)) === waiting + 2, { what: 'both zombies to wait' });
+    // Redis gives to who asked first: once the read that was under way has ended, both readers stand behind
+    await control.settle();
+    await pass(BLOCK_MS + 100);
+    await reader.append('last');
+    await eventually(() => expect(reader.ids).toEqual(['first', 'last']), { withinMs: 3000 });
+    await control.settle();
+    expect(control.account(['last'])).toEqual({ lost: 1, repeated: 0 });
+    expect(reader.gaps).toEqual([]);
+    for (const socket of zombies) socket.destroy();
+  });
+
+  it('when its group is destroyed 50 times', async () => {
+    const control = await readUnder(async ({ admin, groups }) => {
+      for (let round = 0; round < 50; round++) {
+        for (const group of groups) await admin.xgroup('DESTROY', KEYS.stream, group);
+        await pass(20);
+      }
+    });
+    expect(control.lost).toBeGreaterThan(0);
+  });
+
+  it('when its group is made again at $', async () => {
+    const control = await readUnder(async ({ admin, groups }) => {
+      for (let round = 0; round < 5; round++) {
+        for (const group of groups) {
+          await admin.xgroup('DESTROY', KEYS.stream, group);
+          await pass(30);
+          await admin.xgroup('CREATE', KEYS.stream, group, '$').catch(() => {});
+        }
+        await pass(100);
+      }
+    });
+    expect(control.lost).toBeGreaterThan(0);
+  });
+
+  it('when its group is made again at 0', async () => {
+    const control = await readUnder(async ({ admin, groups }) => {
+      for (let round = 0; round < 5; round++) {
+        for (const group of groups)
+          await admin.multi().xgroup('DESTROY', KEYS.stream, group).xgroup('CREATE', KEYS.stream, group, '0').exec();
+        await pass(150);
+      }
+    });
+    expect(control.repeated).toBeGreaterThan(10);
+  });
+
+  it('when somebody moves its group ahead', async () => {
+    const control = await readUnder(async ({ admin, groups }) => {
+      for (const id of ['$', '9999999999999-0', '$', '9999999999999-0']) {
+        for (const group of groups) await setId(admin, group, id);
+        await pass(300);
+      }
+    });
+    expect(control.lost).toBeGreaterThan(50);
+  });
+
+  it('when somebody moves its group back', async () => {
+    const control = await readUnder(async ({ admin, groups }) => {
+      for (let round = 0; round < 5; round++) {
+        for (const group of groups) await setId(admin, group, '0');
+        await pass(200);
+      }
+    });
+    expect(control.repeated).toBeGreaterThan(50);
+  });
+
+  it('when somebody moves its group about at random for 3 s', async () => {
+    const control = await readUnder(async ({ admin, groups }) => {
+      const until = performance.now() + 3000;
+      while (performance.now() < until) {
+        const recently = `${Date.now() - Math.floor(Math.random() * 2000)}-5`;
+        const id = ['$', '0', '9999999999999-0', recently][Math.floor(Math.random() * 4)] as string;
+        for (const group of groups) await setId(admin, group, id);
+        await pass(20);
+      }
+    });
+    expect(control.repeated).toBeGreaterThan(0);
+  });
+
+  it('when a thief reads in its group', async () => {
+    const control = await readUnder(async ({ admin, groups, redis }) => {
+      await using second = adminOf(redis.url);
+      const steal = async (on: Redis, group: string): Promise<number> => {
+        const args = ['GROUP', group, 'thief', 'COUNT', 5, 'BLOCK', 100, 'NOACK', 'STREAMS', KEYS.stream, '>'];
+        const found = (await on.call('XREADGROUP', ...args)) as [string, unknown[]][] | null;
+        return found?.[0]?.[1].length ?? 0;
+      };
+      const until = performance.now() + 1500;
+      const stolen = [0, 0];
+      await Promise.all(
+        [admin, second].map(async (on, index) => {
+          while (performance.now() < until)
+            stolen[index] = (stolen[index] ?? 0) + (await steal(on, groups[index] ?? ''));
+        }),
+      );
+      expect(Math.min(...stolen)).toBeGreaterThan(0);
+    });
+    expect(control.lost).toBeGreaterThan(0);
+  });
+
+  it('while it may not write', async () => {
+    await readUnder(async ({ admin, reader, control, ledger }) => {
+      await admin.acl('SETUSER', 'limited', '-@write');
+      await pass(1500);
+      const accepted = [...ledger.accepted.keys()];
+      await eventually(() => accepted.every((id) => reader.ids.includes(id)), { what: 'reading to go on' });
+      // the control hears NOPERM and stands still
+      expect(control.account(accepted).lost).toBeGreaterThan(100);
+      await admin.acl('SETUSER', 'limited', '+@all');
+    }, 'limited:any@');
+  });
+});
+
+describe.concurrent('a reader of the log', () => {
+  it('goes on while its Redis is a read-only replica, and in its group when that is a master again', async () => {
+    const options = { aof: 'off', config: { 'repl-diskless-sync-delay': '0' } } as const;
+    await using own = await startRedis(options);
+    await using other = await startRedis(options);
+    await using ownAdmin = adminOf(own.url);
+    await using otherAdmin = adminOf(other.url);
+    const follows = (admin: Redis) =>
+      eventually(async () => (await admin.info('replication')).includes('master_link_status:up'), { withinMs: 20_000 });
+    await using reader = await startPod('reader', { url: own.url });
+    await using control = new PlainGroupReader(own.url, 'pod:control');
+    await control.settle();
+    await reader.append('before');
+    await eventually(() => reader.ids.length === 1 && control.ids.length === 1);
+    await otherAdmin.replicaof('127.0.0.1', String(own.port));
+    await follows(otherAdmin);
+    await otherAdmin.replicaof('NO', 'ONE');
+    await ownAdmin.replicaof('127.0.0.1', String(other.port));
+    await follows(ownAdmin);
+    const ledger = new Ledger(otherAdmin);
+    {
+      await using writer = await startPod('writer', { url: other.url });
+      await ledger.during([writer], () => pass(1500));
+    }
+    await ledger.settle(reader);
+    expect(control.account(ledger.accepted.keys()).lost).toBe(ledger.accepted.size);
+    await ownAdmin.replicaof('NO', 'ONE');
+    const byGroup = reader.counts.of('log_reads_total{group}');
+    await eventually(
+      async () => {
+        await reader.append(`again-${performance.now()}`);
+        return reader.counts.of('log_reads_total{group}') > byGroup;
+      },
+      { withinMs: 10_000, what: 'reads by the group' },
+    );
+    expect([reader.gaps, reader.turns]).toEqual([[], []]);
+    expect(new Set(reader.ids).size).toBe(reader.ids.length);
+  });
+
+  it('that a second process of its name takes over from leaves no hole between the two', async () => {
+    await using redis = await startRedis({ aof: 'off' });
+    await using admin = adminOf(redis.url);
+    await using writer = await startPod('writer', { url: redis.url });
+    await using first = await startPod('reader', { url: redis.url });
+    await using control = new PlainGroupReader(redis.url, 'pod:control');
+    await control.settle();
+    const ledger = new Ledger(admin);
+    await using secondControl = new PlainGroupReader(redis.url, 'pod:control', 'second');
+    await secondControl.settle();
+    const pods: TestPod[] = [];
+    await ledger.during([writer], async () => {
+      await eventually(() => first.ids.length > 20);
+      pods.push(await startPod('reader', { url: redis.url }));
+      await eventually(() => first.isFenced, { what: 'the first one to be fenced' });
+      await pass(700);
+    });
+    await using second = pods[0] as TestPod;
+    await ledger.settle(writer);
+    const all = writer.ids;
+    const from = all.indexOf(second.ids[0] ?? '');
+    expect(from).toBeGreaterThanOrEqual(0);
+    await eventually(() => expect(second.ids).toEqual(all.slice(from)));
+    expect(first.ids).toEqual(all.slice(0, first.ids.length));
+    expect(first.ids.length).toBeGreaterThanOrEqual(from);
+    expect(first.ids.length).toBeLessThan(all.length);
+    expect([first.gaps, second.gaps, second.isFenced]).toEqual([[], [], false]);
+    // two that share a group without a fence have a part each
+    await control.settle();
+    expect(control.account(all).lost).toBeGreaterThan(20);
+    expect(secondControl.account(all).lost).toBeGreaterThan(20);
+  });
+});
