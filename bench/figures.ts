@@ -1,0 +1,76 @@
+import type { Side, SideName } from './side.js';
+
+/** What our value divided by the streams adapter's should be. */
+export type Aim = { readonly atMost: number } | { readonly atLeast: number };
+
+/** One row of the table. */
+export interface Figure {
+  readonly title: string;
+  readonly unit: string;
+  readonly aim?: Aim;
+  /** One value per round. */
+  readonly samples: Partial<Record<SideName, readonly number[]>>;
+}
+
+/** A title and a unit, with one value per side and round to come. */
+export type Spec = Omit<Figure, 'samples'>;
+
+export interface Part {
+  readonly name: string;
+  run(bench: Bench): Promise<readonly Figure[]>;
+}
+
+export interface Bench {
+  readonly rounds: number;
+  readonly sides: readonly SideName[];
+  /** A number of events or sockets of a full run, as this run has it. */
+  scaled(count: number): number;
+  /** True if a run of the part is wanted: all are, unless one of them is profiled. */
+  wants(run: string): boolean;
+  /** Does the work, with a CPU profile of the process if this run is the one to be profiled. */
+  profiled<Result>(
+    run: string,
+    side: Side,
+    role: 'receiving' | 'sending',
+    work: () => Promise<Result>,
+  ): Promise<Result>;
+}
+
+export const median = (values: readonly number[]): number => {
+  const sorted = [...values].sort((a, b) => a - b);
+  const middle = sorted.length >> 1;
+  const upper = sorted[middle] as number;
+  return sorted.length % 2 ? upper : ((sorted[middle - 1] as number) + upper) / 2;
+};
+
+/** Rounds in which the sides take turns, so that all see the same machine, each round beginning with another one. */
+export async function interleave<Name extends string>(
+  sides: readonly Side[],
+  rounds: number,
+  specs: Readonly<Record<Name, Spec>>,
+  measure: (side: Side, round: number) => Promise<Readonly<Record<Name, number>>>,
+): Promise<Figure[]> {
+  const taken: { name: SideName; values: Readonly<Record<Name, number>> }[] = [];
+  for (let round = 0; round < rounds; round++) {
+    const turn = round % sides.length;
+    for (const side of [...sides.slice(turn), ...sides.slice(0, turn)])
+      taken.push({ name: side.name, values: await measure(side, round) });
+  }
+  return Object.entries<Spec>(specs).map(([key, spec]) => {
+    const samples: Partial<Record<SideName, number[]>> = {};
+    for (const { name, values } of taken) samples[name] = [...(samples[name] ?? []), values[key as Name]];
+    return { ...spec, samples };
+  });
+}
+
+export function ratio({ samples }: Figure): number | undefined {
+  const { holdfast, streams } = samples;
+  return holdfast && streams ? median(holdfast) / median(streams) : undefined;
+}
+
+/** `undefined` where there is no aim, or nothing to compare. */
+export function isMet(figure: Figure): boolean | undefined {
+  const got = ratio(figure);
+  if (got === undefined || !figure.aim) return undefined;
+  return 'atMost' in figure.aim ? got <= figure.aim.atMost : got >= figure.aim.atLeast;
+}

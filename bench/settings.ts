@@ -1,0 +1,47 @@
+import type { SideName } from './side.js';
+
+export interface Settings {
+  /** Of each measurement, sides taking turns. */
+  readonly rounds: number;
+  /** What every number of events and sockets is multiplied by. */
+  readonly scale: number;
+  readonly sides: readonly SideName[];
+  readonly only: readonly string[] | undefined;
+  /** `delivery:1000`, `publish:burst` …: the run whose pod writes a CPU profile; nothing else runs. */
+  readonly profile: string | undefined;
+  /** Puts the table into the README and the figures into docs/evidence/. */
+  readonly isWriting: boolean;
+}
+
+const SIDES: readonly SideName[] = ['holdfast', 'streams', 'pubsub'];
+
+/** BENCH_ONLY, BENCH_ROUNDS, BENCH_QUICK, BENCH_SIDES, BENCH_PROFILE, BENCH_WRITE: docs/benchmarks.md */
+export function readSettings(env: Readonly<Record<string, string | undefined>>, parts: readonly string[]): Settings {
+  const isQuick = env.BENCH_QUICK === '1';
+  const profile = env.BENCH_PROFILE || undefined;
+  const rounds = Number(env.BENCH_ROUNDS ?? (isQuick || profile ? 1 : 3));
+  if (!Number.isInteger(rounds) || rounds < 1) throw new Error('BENCH_ROUNDS: wants a whole number above 0');
+  const settings = {
+    rounds,
+    scale: isQuick ? 0.4 : 1,
+    sides: names('BENCH_SIDES', env.BENCH_SIDES, SIDES) ?? SIDES,
+    only: names('BENCH_ONLY', profile ? partOf(profile) : env.BENCH_ONLY, parts),
+    profile,
+    isWriting: env.BENCH_WRITE === '1',
+  };
+  // what is written is always the whole of a full run
+  if (settings.isWriting && (isQuick || settings.only || settings.sides !== SIDES || rounds < 3))
+    throw new Error('BENCH_WRITE: wants a full run of all parts and sides, at least 3 rounds');
+  return settings;
+}
+
+/** Publishing is measured by what is delivered. */
+const partOf = (run: string): string => (run.split(':')[0] as string).replace('publish', 'delivery');
+
+function names<Name extends string>(variable: string, text: string | undefined, known: readonly Name[]) {
+  if (!text) return undefined;
+  return text.split(',').map((name) => {
+    if (!known.includes(name as Name)) throw new Error(`${variable}: ${name} is none of ${known.join(', ')}`);
+    return name as Name;
+  });
+}

@@ -1,0 +1,150 @@
+import { Redis } from 'ioredis';
+import { eventually } from '../test/harness/poll.js';
+import { type RedisProcess, startRedis } from '../test/harness/redis.js';
+import { Worker } from './worker.js';
+
+export type SideName = 'holdfast' | 'streams' | 'pubsub';
+
+/** What is published: `count` events, the k-th to `rooms[k % rooms.length]` (plan.mjs). */
+export interface Plan {
+  readonly count: number;
+  readonly rooms: readonly string[];
+}
+
+/** As fast as the publisher can while its event loop has its turns. */
+export const BURST = Number.POSITIVE_INFINITY;
+
+export interface PublishOptions {
+  /** Evenly spaced, or `BURST`. */
+  readonly perSecond: number;
+  readonly isTimed?: boolean;
+  readonly withinMs?: number;
+}
+
+/** What publishing and delivering one plan cost. */
+export interface Run {
+  readonly events: number;
+  readonly deliveries: number;
+  /** µs of CPU of the pod with the sockets, and of the pod that published. */
+  readonly receivingUs: number;
+  readonly sendingUs: number;
+  /** From the first event's publication to the last one's arrival. */
+  readonly wallMs: number;
+  /** From publication to arrival, of all deliveries; of timed runs. */
+  readonly p50Ms: number;
+  readonly p99Ms: number;
+}
+
+interface Arrival {
+  readonly arrivedAt: number;
+  readonly p50: number;
+  readonly p99: number;
+}
+
+const QUIET_MS = 100;
+/** µs in that time that a server without anything to do may need: heartbeats, and our question. */
+const QUIET_US = 3000;
+
+/** One contestant: a Redis of its own, pod A with the sockets, pod B that publishes through the adapter, and the clients. */
+export class Side implements AsyncDisposable {
+  readonly #redis: Redis;
+
+  private constructor(
+    readonly name: SideName,
+    private readonly server: RedisProcess,
+    readonly receiving: Worker,
+    readonly sending: Worker,
+    readonly clients: Worker,
+    readonly port: number,
+  ) {
+    this.#redis = new Redis(server.url);
+  }
+
+  /** @param options of the adapter; only Holdfast's has any */
+  static async start(name: SideName, options: object = {}): Promise<Side> {
+    const server = await startRedis({ aof: 'off' });
+    const pod = (): Worker =>
+      new Worker('pod.mjs', [JSON.stringify({ adapter: name, redisUrl: server.url, options })], ['--expose-gc']);
+    const [receiving, sending, clients] = [pod(), pod(), new Worker('clients.mjs')];
+    const port = await receiving.ask<number>('listen');
+    await sending.ask('listen');
+    return new Side(name, server, receiving, sending, clients, port);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await Promise.all([this.receiving, this.sending, this.clients].map((worker) => worker[Symbol.asyncDispose]()));
+    this.#redis.disconnect();
+    await this.server.stop();
+  }
+
+  /** Subscribers that are in their rooms, the i-th in `rooms[i % rooms.length]`, and that hear what the other pod publishes. */
+  async connect(count: number, rooms: readonly (readonly string[])[], concurrency?: number): Promise<void> {
+    await this.clients.ask('connect', { port: this.port, count, rooms, concurrency });
+    const plan = { count: 1, rooms: [rooms[0]?.[0] as string] };
+    await eventually(
+      async () => {
+        await this.clients.ask('expect', { plan, isProbe: true });
+        await this.sending.ask('publish', { plan, perSecond: BURST });
+        await this.clients.ask('arrived', { withinMs: 500 });
+      },
+      { withinMs: 20_000, what: `${this.name}: the pods to hear each other` },
+    );
+    await this.quiet();
+  }
+
+  async leave(): Promise<void> {
+    await this.clients.ask('leave');
+    await this.hasSockets(0);
+    await this.quiet();
+  }
+
+  async hasSockets(count: number): Promise<void> {
+    const what = `${this.name}: ${count} sockets`;
+    await eventually(async () => (await this.receiving.ask('sockets')) === count, { withinMs: 30_000, what });
+  }
+
+  /** Publishes a plan and waits until everybody received their part, exactly. */
+  async publish(plan: Plan, { perSecond, isTimed = false, withinMs = 60_000 }: PublishOptions): Promise<Run> {
+    const deliveries = await this.clients.ask<number>('expect', { plan, isTimed });
+    const [receivingFrom, sendingFrom] = await this.cpu();
+    const { startedAt } = await this.sending.ask<{ startedAt: number }>('publish', { plan, perSecond });
+    const { arrivedAt, p50, p99 } = await this.clients.ask<Arrival>('arrived', { withinMs });
+    // what is left to do after the last arrival counts too
+    await this.quiet();
+    const [receivingTo, sendingTo] = await this.cpu();
+    return {
+      events: plan.count,
+      deliveries,
+      receivingUs: receivingTo - receivingFrom,
+      sendingUs: sendingTo - sendingFrom,
+      wallMs: (arrivedAt - startedAt) / 1000,
+      p50Ms: p50 / 1000,
+      p99Ms: p99 / 1000,
+    };
+  }
+
+  /** µs of CPU so far, of the pod with the sockets and of the pod that publishes. */
+  cpu(): Promise<[number, number]> {
+    return Promise.all([this.receiving.ask<number>('cpu'), this.sending.ask<number>('cpu')]);
+  }
+
+  /** Both pods have nothing left to do. */
+  async quiet(): Promise<void> {
+    let last = await this.cpu();
+    const isQuiet = async (): Promise<boolean> => {
+      await new Promise((resolve) => setTimeout(resolve, QUIET_MS));
+      const now = await this.cpu();
+      const used = Math.max(now[0] - last[0], now[1] - last[1]);
+      last = now;
+      return used < QUIET_US;
+    };
+    await eventually(isQuiet, { withinMs: 60_000, what: `${this.name}: both pods to be idle` });
+  }
+
+  /** How often Redis was asked for a range of a stream so far, by anybody, also from inside a script. */
+  async rangeReads(): Promise<number> {
+    const text = await this.#redis.info('commandstats');
+    const calls = [...text.matchAll(/cmdstat_x(?:rev)?range:calls=(\d+)/g)];
+    return calls.reduce((sum, [, count]) => sum + Number(count), 0);
+  }
+}

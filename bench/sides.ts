@@ -1,0 +1,17 @@
+import { Side, type SideName } from './side.js';
+
+/** Sides of one part, started afresh so that no part inherits another's heap, and gone after it. */
+export async function withSides<Result>(
+  names: readonly SideName[],
+  work: (sides: readonly Side[]) => Promise<Result>,
+): Promise<Result> {
+  const started = await Promise.allSettled(names.map((name) => Side.start(name)));
+  const sides = started.flatMap((outcome) => (outcome.status === 'fulfilled' ? [outcome.value] : []));
+  try {
+    const failed = started.find((outcome) => outcome.status === 'rejected');
+    if (failed) throw failed.reason;
+    return await work(sides);
+  } finally {
+    await Promise.all(sides.map((side) => side[Symbol.asyncDispose]()));
+  }
+}

@@ -1,0 +1,44 @@
+import { readFileSync, writeFileSync } from 'node:fs';
+import { type Figure, isMet, median, ratio } from './figures.js';
+import type { SideName } from './side.js';
+
+const COLUMNS: readonly [SideName, string][] = [
+  ['holdfast', 'Holdfast'],
+  ['streams', 'streams adapter'],
+  ['pubsub', 'Pub/Sub adapter'],
+];
+const BEGIN = '<!-- bench:begin -->';
+const END = '<!-- bench:end -->';
+
+/** Markdown: one row per figure, medians, and our value divided by the streams adapter's beside its aim. */
+export function table(figures: readonly Figure[]): string {
+  const head = ['', ...COLUMNS.map(([, title]) => title), 'Holdfast / streams', 'aim'];
+  const rows = figures.map((figure) => [
+    `${figure.title}, ${figure.unit}`,
+    ...COLUMNS.map(([side]) => (figure.samples[side] ? digits(median(figure.samples[side])) : '–')),
+    ratio(figure)?.toFixed(2) ?? '–',
+    aim(figure),
+  ]);
+  return [head, head.map(() => '---'), ...rows].map((cells) => `| ${cells.join(' | ')} |`).join('\n');
+}
+
+/** Three digits that count. */
+function digits(value: number): string {
+  if (Math.abs(value) >= 100) return Math.round(value).toLocaleString('en');
+  return value.toFixed(Math.abs(value) >= 10 ? 1 : 2);
+}
+
+function aim(figure: Figure): string {
+  if (!figure.aim) return '';
+  const text = 'atMost' in figure.aim ? `≤ ${figure.aim.atMost}` : `≥ ${figure.aim.atLeast}`;
+  const met = isMet(figure);
+  return met === undefined ? text : `${text} ${met ? '✓' : '✗'}`;
+}
+
+/** Replaces what is between the markers of a page. */
+export function writeBetweenMarkers(path: URL, text: string): void {
+  const page = readFileSync(path, 'utf8');
+  const [begin, end] = [page.indexOf(BEGIN), page.indexOf(END)];
+  if (begin < 0 || end < begin) throw new Error(`${path.pathname}: no ${BEGIN} … ${END}`);
+  writeFileSync(path, `${page.slice(0, begin + BEGIN.length)}\n${text}\n${page.slice(end)}`);
+}
