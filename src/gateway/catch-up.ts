@@ -1,11 +1,11 @@
 import type { Logger } from '../core/ports.js';
 import { sleep } from '../core/sleep.js';
-import type { Entry, EventLog, LogGap, Page } from '../log/index.js';
-import { formatPosition } from '../wire/position.js';
-import { Delivery, type EncodedPacket } from './frames.js';
+import type { EventLog, LogGap, Page } from '../log/index.js';
+import { Delivery, type Parcel } from './frames.js';
 import type { GatewayMetrics } from './metrics.js';
 import { BEHIND_BYTES } from './outbox.js';
 import type { Ring } from './ring.js';
+import { mixed, SharedRuns } from './runs.js';
 import type { Subscriber } from './subscriber.js';
 
 const PAGE_BYTES = 64 * 1024;
@@ -48,6 +48,8 @@ export class CatchUp {
   readonly #behind = new Map<Subscriber, Progress>();
   /** Ready for their next page from the ring. */
   readonly #queue = new Set<Subscriber>();
+  /** Pages of the ring that several sockets get at the same time. */
+  readonly #shared = new SharedRuns();
   /** Need what only the log has, by partition. */
   readonly #cold = new Map<number, Set<Subscriber>>();
   #isPumping = false;
@@ -74,12 +76,6 @@ export class CatchUp {
     if (!subscriber.isPageUnsent && subscriber.offset >= this.options.hub.dispatched(subscriber.partition).offset)
       this.#goLive(subscriber);
     else this.#next(subscriber);
-  }
-
-  /** A live socket leaves too much unread: this packet is its last until all of that has left. */
-  fallBehind(subscriber: Subscriber, packet: EncodedPacket): void {
-    this.#write(subscriber, [packet]);
-    this.begin(subscriber);
   }
 
   forget(subscriber: Subscriber): void {
@@ -110,7 +106,10 @@ export class CatchUp {
       if (performance.now() - startedAt > SLICE_MS) break;
     }
     if (this.#queue.size > 0 && !this.#isStopped) setImmediate(() => this.#pump());
-    else this.#isPumping = false;
+    else {
+      this.#isPumping = false;
+      this.#shared.clear();
+    }
   }
 
   /** What one socket's page throws stops nobody else's: it comes back and begins where it stood. */
@@ -143,47 +142,43 @@ export class CatchUp {
     if (!ring.covers(subscriber.offset)) return this.#goCold(subscriber);
     const page = ring.page(subscriber.offset, subscriber.joins, PAGE_BYTES);
     const isAll = page.scanned >= dispatched.offset;
-    const last = isAll ? dispatched : (ring.get(page.scanned)?.entry ?? { ms: subscriber.ms, offset: page.scanned });
-    this.#give(subscriber, page.deliveries, 'ring', last.ms, page.scanned);
+    const last = isAll ? dispatched : (ring.get(page.scanned) ?? { ms: subscriber.ms, offset: page.scanned });
+    this.#give(subscriber, page.deliveries, 'ring', this.#shared);
+    subscriber.advance(last.ms, page.scanned);
+    if (page.control) this.#apply(subscriber, page.control);
+    if (subscriber.state !== 'behind') return;
     if (isAll && subscriber.outbox.unsentBytes <= BEHIND_BYTES) this.#goLive(subscriber);
     else this.#next(subscriber);
   }
 
-  /** Writes a page; the next one waits until it has left, unless nothing of it waits to. */
-  #give(
-    subscriber: Subscriber,
-    deliveries: readonly Delivery[],
-    path: 'ring' | 'log',
-    ms: number,
-    scanned: number,
-  ): void {
-    const { metrics } = this.options;
-    subscriber.advance(ms, scanned);
+  /** It was not there when others were moved or ended: its turn comes here. */
+  #apply(subscriber: Subscriber, control: Delivery): void {
+    subscriber.onControl?.(control.header, control);
+  }
+
+  /** Writes a page; the next one waits until it has left. */
+  #give(subscriber: Subscriber, deliveries: readonly Delivery[], path: 'ring' | 'log', shared: SharedRuns): void {
     if (deliveries.length === 0) return;
+    const { metrics } = this.options;
     const progress = this.#behind.get(subscriber);
     if (progress) progress.given += deliveries.length;
     metrics.delivered.inc({ path }, deliveries.length);
-    this.#write(
-      subscriber,
-      deliveries.map(({ packet }) => packet),
-    );
+    let hash = 0;
+    for (const { offset } of deliveries) hash = mixed(hash, offset);
+    this.#write(subscriber, shared.parcelOf(deliveries, hash));
   }
 
-  #write(subscriber: Subscriber, packets: readonly EncodedPacket[]): void {
+  #write(subscriber: Subscriber, parcel: Parcel): void {
     subscriber.positionToldAt = performance.now();
     subscriber.isPageUnsent = true;
     const page = ++subscriber.pages;
-    const bytes = packets.reduce((sum, { frames }) => sum + frames.length, 0);
-    subscriber.pageBytes += bytes;
-    const onSent = (): void => {
-      subscriber.pageBytes -= bytes;
+    subscriber.pageBytes += parcel.bytes;
+    subscriber.outbox.write(parcel, () => {
+      subscriber.pageBytes -= parcel.bytes;
       if (page !== subscriber.pages) return;
       subscriber.isPageUnsent = false;
       this.#next(subscriber);
       this.#wakers.get(subscriber.partition)?.();
-    };
-    packets.forEach((packet, index) => {
-      subscriber.outbox.write(packet, index === packets.length - 1 ? onSent : undefined);
     });
   }
 
@@ -271,16 +266,22 @@ export class CatchUp {
     const limit = hub.dispatched(partition).offset;
     const deliveries = page.entries
       .filter((entry) => entry.offset <= limit)
-      .map((entry) => new Delivery(entry, positionOf(entry, epoch, partition)));
+      .map((entry) => new Delivery(entry, { epoch, partition }));
     const reached = page.isLast ? page.newest : page.scanned;
     const end = reached.offset <= limit ? reached : hub.dispatched(partition);
+    const shared = new SharedRuns();
     let sliceFrom = performance.now();
     for (const subscriber of [...cold]) {
       if (subscriber.state !== 'behind' || subscriber.isReplaying || subscriber.isPageUnsent) continue;
       if (subscriber.offset < from || subscriber.offset >= end.offset || subscriber.epoch !== epoch) continue;
       this.#tellMissing(subscriber, page);
-      const mine = deliveries.filter(({ entry }) => subscriber.wants(entry.header.rooms, entry.offset));
-      this.#give(subscriber, mine, 'log', end.ms, end.offset);
+      const wanted = deliveries.filter(({ header, offset }) => subscriber.wants(header, offset));
+      const control = wanted.findIndex(({ header }) => header.kind !== 'event');
+      this.#give(subscriber, control < 0 ? wanted : wanted.slice(0, control), 'log', shared);
+      // what it does may change what is for this socket: it goes on behind it
+      const last = wanted[control] ?? end;
+      subscriber.advance(last.ms, last.offset);
+      if (control >= 0) this.#apply(subscriber, wanted[control] as Delivery);
       if (performance.now() - sliceFrom > SLICE_MS) {
         await new Promise(setImmediate);
         sliceFrom = performance.now();
@@ -334,8 +335,4 @@ export class CatchUp {
       } else if (now - progress.since >= slowReaderMs) subscriber.closeAsSlow(metrics, 'nothing drained');
     }
   }
-}
-
-function positionOf(entry: Entry, epoch: string, partition: number): string {
-  return formatPosition(epoch, partition, entry.ms, entry.offset);
 }

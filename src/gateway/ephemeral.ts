@@ -157,7 +157,7 @@ export class Ephemeral extends Service {
     const { hub, metrics, keys } = this.options;
     const members = hub.membersOf(channel.slice(keys.ephemeral('').length));
     if (!members || message.length < 2) return;
-    const packet = encodeEvent(message, [], undefined);
+    const parcel = encodeEvent(message, [], undefined);
     let given = 0;
     for (const subscriber of members) {
       const { outbox } = subscriber;
@@ -166,7 +166,8 @@ export class Ephemeral extends Service {
         subscriber.closeAsSlow(metrics, '1 MiB unread');
         continue;
       }
-      outbox.write(packet);
+      hub.flush(subscriber);
+      outbox.write(parcel);
       given++;
     }
     if (given > 0) metrics.ephemeral.inc({ kind: 'delivered' }, given);

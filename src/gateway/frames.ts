@@ -1,77 +1,167 @@
 import type { Entry } from '../log/index.js';
+import type { EntryHeader } from '../wire/envelope.js';
+import { formatPosition } from '../wire/position.js';
 
 const MESSAGE = 0x34; // '4', engine.io's packet type
-const BYTES_OF_BIG_HEADER = 10;
+const TEXT = 1;
+const BINARY = 2;
+const SLAB_BYTES = 256 * 1024;
 
-/** An unmasked WebSocket frame, as a server writes it. */
-function frame(opcode: 1 | 2, length: number): Buffer {
-  if (length < 126) return Buffer.from([0x80 | opcode, length]);
-  if (length < 65_536) return Buffer.from([0x80 | opcode, 126, length >> 8, length & 255]);
-  const header = Buffer.alloc(BYTES_OF_BIG_HEADER);
-  header[0] = 0x80 | opcode;
-  header[1] = 127;
-  header.writeBigUInt64BE(BigInt(length), 2);
-  return header;
+/** The options of an engine.io write that hand ready WebSocket frames to the transport. */
+export interface FrameOptions {
+  readonly preEncoded: true;
+  readonly compress: false;
+  readonly wsPreEncodedFrame: readonly [Buffer];
 }
 
-/** A packet in the two forms in which transports want it. Encoded once, shared by all sockets that get it. */
-export interface EncodedPacket {
-  /** Socket.IO packet text, then its binary attachments: for HTTP long-polling. */
-  readonly parts: () => readonly (string | Buffer)[];
-  /** The same as WebSocket frames in one piece. */
-  readonly frames: Buffer;
+/** One Socket.IO packet: its text, then its binary attachments. */
+export type PacketParts = readonly [string, ...Buffer[]];
+
+/** Packets that were encoded once, as WebSocket frames in one piece, and are shared by all sockets that get them. */
+export class Parcel {
+  readonly options: FrameOptions;
+
+  constructor(readonly frames: Buffer) {
+    this.options = { preEncoded: true, compress: false, wsPreEncodedFrame: [frames] };
+  }
+
+  get bytes(): number {
+    return this.frames.length;
+  }
+
+  /** For what takes no frames: HTTP long-polling, listeners, other encoders. */
+  packets(): PacketParts[] {
+    const packets: [string, ...Buffer[]][] = [];
+    for (const { opcode, start, end } of split(this.frames)) {
+      if (opcode === TEXT) packets.push([this.frames.toString('utf8', start + 1, end)]);
+      else packets.at(-1)?.push(this.frames.subarray(start, end));
+    }
+    return packets;
+  }
+}
+
+/** In one piece, and in their order. */
+export function joinParcels(parcels: readonly Parcel[]): Parcel {
+  if (parcels.length === 1) return parcels[0] as Parcel;
+  let length = 0;
+  for (const { frames } of parcels) length += frames.length;
+  const whole = Buffer.allocUnsafeSlow(length);
+  let at = 0;
+  for (const { frames } of parcels) {
+    whole.set(frames, at);
+    at += frames.length;
+  }
+  return new Parcel(whole);
 }
 
 /**
- * A published event as a Socket.IO packet. `payload` is the JSON array `[event, data, meta]`; the position is spliced in
- * behind it, and nothing is parsed or stringified again.
+ * A published event as a Socket.IO packet. `payload` is the JSON array `[event, …]`; the position is spliced in behind it, and
+ * nothing is parsed or stringified again.
  */
 export function encodeEvent(
-  payload: Buffer,
-  attachments: readonly Buffer[],
+  payload: Uint8Array,
+  attachments: readonly Uint8Array[],
   position: string | undefined,
-): EncodedPacket {
+  namespace = '/',
+): Parcel {
   const type = attachments.length > 0 ? `5${attachments.length}-` : '2';
+  const lead = Buffer.from(namespace === '/' ? type : `${type}${namespace},`);
   const end = position === undefined ? ']' : `,"${position}"]`;
   const body = payload.subarray(0, payload.length - 1);
-  const length = 1 + type.length + body.length + end.length;
-  const pieces = [
-    frame(1, length),
-    Buffer.from([MESSAGE]),
-    Buffer.from(type, 'latin1'),
-    body,
-    Buffer.from(end, 'latin1'),
-  ];
-  for (const attachment of attachments) pieces.push(frame(2, attachment.length), attachment);
-  return {
-    frames: Buffer.concat(pieces),
-    parts: () => [`${type}${body.toString('utf8')}${end}`, ...attachments],
-  };
+  const length = 1 + lead.length + body.length + end.length;
+  let whole = headerBytes(length) + length;
+  for (const { length: size } of attachments) whole += headerBytes(size) + size;
+  const frames = allocate(whole);
+  let at = writeHeader(frames, 0, TEXT, length);
+  frames[at++] = MESSAGE;
+  frames.set(lead, at);
+  at += lead.length;
+  frames.set(body, at);
+  at += body.length;
+  at += frames.write(end, at, 'latin1');
+  for (const attachment of attachments) {
+    at = writeHeader(frames, at, BINARY, attachment.length);
+    frames.set(attachment, at);
+    at += attachment.length;
+  }
+  return new Parcel(frames);
 }
 
-/** An entry of the log with its packets, which all its receivers share. */
+/** An entry of the log with its packet, which all its receivers share. */
 export class Delivery {
-  #withPosition: EncodedPacket | undefined;
-  #replayed: EncodedPacket | undefined;
+  readonly offset: number;
+  readonly ms: number;
+  readonly header: EntryHeader;
+  /** Bytes that it takes in memory. */
+  readonly size: number;
+  /** Until the packet is there, which holds the same bytes. */
+  #entry: Entry | undefined;
+  #parcel: Parcel | undefined;
 
+  /** @param place of its position, which clients get; none: they get no positions */
   constructor(
-    readonly entry: Entry,
-    private readonly position: string,
-  ) {}
-
-  get offset(): number {
-    return this.entry.offset;
+    entry: Entry,
+    private readonly place: { readonly epoch: string; readonly partition: number } | undefined,
+  ) {
+    this.#entry = entry;
+    this.offset = entry.offset;
+    this.ms = entry.ms;
+    this.header = entry.header;
+    this.size = entry.size;
   }
 
-  /** As live and recovered sockets get it: the position comes last. */
-  get packet(): EncodedPacket {
-    this.#withPosition ??= encodeEvent(this.entry.payload, this.entry.attachments, this.position);
-    return this.#withPosition;
+  get parcel(): Parcel {
+    if (this.#parcel) return this.#parcel;
+    const { payload, attachments } = this.#entry as Entry;
+    const position = this.place && formatPosition(this.place.epoch, this.place.partition, this.ms, this.offset);
+    this.#parcel = encodeEvent(payload, attachments, position, this.header.namespace);
+    this.#entry = undefined;
+    return this.#parcel;
   }
+}
 
-  /** As `subscribe.from` replays it: without a position, which would move the client's own. */
-  get replayPacket(): EncodedPacket {
-    this.#replayed ??= encodeEvent(this.entry.payload, this.entry.attachments, undefined);
-    return this.#replayed;
+// --- WebSocket frames, unmasked as a server writes them (RFC 6455, 5.2)
+
+function headerBytes(length: number): number {
+  return length < 126 ? 2 : length < 65_536 ? 4 : 10;
+}
+
+function writeHeader(frames: Buffer, at: number, opcode: number, length: number): number {
+  frames[at] = 0x80 | opcode;
+  if (length < 126) {
+    frames[at + 1] = length;
+    return at + 2;
   }
+  if (length < 65_536) {
+    frames[at + 1] = 126;
+    return frames.writeUInt16BE(length, at + 2);
+  }
+  frames[at + 1] = 127;
+  return frames.writeBigUInt64BE(BigInt(length), at + 2);
+}
+
+function* split(frames: Buffer): Generator<{ opcode: number; start: number; end: number }> {
+  for (let at = 0; at < frames.length; ) {
+    const opcode = (frames[at] as number) & 15;
+    const short = frames[at + 1] as number;
+    const length =
+      short < 126 ? short : short === 126 ? frames.readUInt16BE(at + 2) : Number(frames.readBigUInt64BE(at + 2));
+    const start = at + headerBytes(length);
+    at = start + length;
+    yield { opcode, start, end: at };
+  }
+}
+
+// Frames that are made together die together, since the ring is first in, first out: they share one allocation.
+let slab = Buffer.alloc(0);
+let slabAt = 0;
+
+function allocate(bytes: number): Buffer {
+  if (bytes > SLAB_BYTES / 4) return Buffer.allocUnsafeSlow(bytes);
+  if (slabAt + bytes > slab.length) {
+    slab = Buffer.allocUnsafeSlow(SLAB_BYTES);
+    slabAt = 0;
+  }
+  slabAt += bytes;
+  return slab.subarray(slabAt - bytes, slabAt);
 }

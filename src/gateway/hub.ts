@@ -2,15 +2,20 @@ import type { Logger } from '../core/ports.js';
 import type { Entry, EpochTurn, EventLog, LogGap, ReaderHandler } from '../log/index.js';
 import { formatPosition, type Position } from '../wire/position.js';
 import { CatchUp } from './catch-up.js';
-import { Delivery } from './frames.js';
+import { Delivery, type Parcel } from './frames.js';
 import type { GatewayMetrics } from './metrics.js';
 import { BEHIND_BYTES } from './outbox.js';
 import { Ring } from './ring.js';
+import { Runs } from './runs.js';
 import type { Subscriber } from './subscriber.js';
+
+const NOBODY: readonly Subscriber[] = [];
 
 interface PartitionView {
   readonly ring: Ring;
   readonly subscribers: Set<Subscriber>;
+  /** What was dispatched and is not written yet. */
+  readonly runs: Runs;
   epoch: string;
   /** Newest dispatched entry. */
   ms: number;
@@ -95,19 +100,28 @@ export class Hub implements ReaderHandler {
     const delivery = this.#remember(view, partition, entry);
     view.ms = entry.ms;
     view.offset = entry.offset;
-    const { rooms } = entry.header;
-    if (rooms.length === 1) {
-      const members = this.#rooms.get(rooms[0] as string);
-      if (members) this.#offerAll(members, delivery);
+    const { kind, rooms, except } = entry.header;
+    if (kind !== 'event') return this.#apply(view, delivery);
+    const { runs } = view;
+    const { offset } = delivery;
+    if (rooms.length === 1 && except.length === 0) {
+      // the hot path: whoever is in the room, and has been for longer than since this entry, gets it
+      for (const subscriber of this.#rooms.get(rooms[0] as string) ?? NOBODY)
+        if (subscriber.state === 'live' && (offset > subscriber.settled || subscriber.wants(entry.header, offset)))
+          runs.add(subscriber, delivery);
       return;
     }
-    const seen = new Set<Subscriber>();
-    for (const room of rooms) for (const subscriber of this.#rooms.get(room) ?? []) seen.add(subscriber);
-    this.#offerAll(seen, delivery);
+    for (const subscriber of this.#targets(delivery)) runs.add(subscriber, delivery);
+  }
+
+  /** What one read brought is written, each socket's share in one piece. */
+  onBatchEnd(partition: number): Promise<void> | undefined {
+    return this.#view(partition).runs.flush();
   }
 
   onGap(gap: LogGap): void {
     const view = this.#view(gap.partition);
+    view.runs.flushNow();
     if (gap.reason === 'trimmed') {
       view.ms = gap.to.ms;
       view.offset = gap.to.offset;
@@ -126,11 +140,12 @@ export class Hub implements ReaderHandler {
   onEpoch(turn: EpochTurn): void {
     const view = this.#view(turn.partition);
     const { ms, offset } = turn.survived;
+    view.runs.flushNow();
     view.epoch = turn.to;
     view.ms = ms;
     view.offset = offset;
     view.ring.reset(offset + 1);
-    for (const subscriber of view.subscribers) rebase(subscriber, turn.to, ms, offset);
+    for (const subscriber of view.subscribers) subscriber.rebase(turn.to, ms, offset);
     this.options.onEpoch();
   }
 
@@ -155,7 +170,7 @@ export class Hub implements ReaderHandler {
     if (epoch === view.epoch) return undefined;
     const here = this.log.resolve({ epoch, partition, ms, offset });
     const place = here.kind === 'invalid' ? view : here;
-    rebase(subscriber, view.epoch, place.ms, place.offset);
+    subscriber.rebase(view.epoch, place.ms, place.offset);
     return here.kind === 'epoch' ? epochGap({ epoch, partition, ms, offset }, here.offset) : undefined;
   }
 
@@ -182,7 +197,7 @@ export class Hub implements ReaderHandler {
 
   join(subscriber: Subscriber, room: string, offset: number): void {
     if (subscriber.joins.has(room)) return;
-    subscriber.joins.set(room, offset);
+    subscriber.join(room, offset);
     if (subscriber.state !== 'closed') this.#index(subscriber, room);
   }
 
@@ -192,13 +207,20 @@ export class Hub implements ReaderHandler {
 
   /** What was handed to the socket's connection up to now. */
   positionOf(subscriber: Subscriber): string {
+    this.flush(subscriber);
     const view = this.#view(subscriber.partition);
     const isAhead = subscriber.state !== 'live' || subscriber.offset > view.offset;
     const at = isAhead ? subscriber : view;
     return formatPosition(subscriber.epoch, subscriber.partition, at.ms, at.offset);
   }
 
+  /** What was dispatched for it is written: whatever is written next comes after that. */
+  flush(subscriber: Subscriber): void {
+    this.#view(subscriber.partition).runs.flushOne(subscriber);
+  }
+
   tellPosition(subscriber: Subscriber): void {
+    this.flush(subscriber);
     subscriber.positionToldAt = performance.now();
     subscriber.outbox.emit('holdfast:position', this.positionOf(subscriber));
   }
@@ -206,6 +228,7 @@ export class Hub implements ReaderHandler {
   tellGap(subscriber: Subscriber, gap: LogGap): void {
     const { partition, reason, from, to } = gap;
     this.options.metrics.gaps.inc({ reason });
+    this.flush(subscriber);
     subscriber.outbox.emit('holdfast:gap', {
       partition,
       from: formatPosition(from.epoch, partition, from.ms, from.offset),
@@ -217,7 +240,11 @@ export class Hub implements ReaderHandler {
   /** Stops live delivery to a socket while `replay` writes to it, then lets it catch up. */
   async pausedDuring<T>(subscriber: Subscriber, replay: () => Promise<T>): Promise<T> {
     subscriber.isReplaying = true;
-    if (subscriber.state === 'live') this.#fallBehind(subscriber);
+    if (subscriber.state === 'live') {
+      this.flush(subscriber);
+      const { ms, offset } = this.#view(subscriber.partition);
+      this.#fallBehind(subscriber, ms, offset);
+    }
     try {
       return await replay();
     } finally {
@@ -236,7 +263,11 @@ export class Hub implements ReaderHandler {
     let view = this.#views[partition];
     if (!view) {
       const { epoch, ms, offset } = this.log.dispatched(partition);
-      view = { ring: new Ring(this.options.ringBytes), subscribers: new Set(), epoch, ms, offset };
+      const runs = new Runs(
+        (subscriber, run, parcel) => this.#give(subscriber, run, parcel),
+        (subscriber, error) => this.#failed(subscriber, error),
+      );
+      view = { ring: new Ring(this.options.ringBytes), subscribers: new Set(), runs, epoch, ms, offset };
       view.ring.reset(offset + 1);
       this.#views[partition] = view;
     }
@@ -244,39 +275,57 @@ export class Hub implements ReaderHandler {
   }
 
   #remember(view: PartitionView, partition: number, entry: Entry): Delivery {
-    const delivery = new Delivery(entry, formatPosition(view.epoch, partition, entry.ms, entry.offset));
+    const delivery = new Delivery(entry, { epoch: view.epoch, partition });
     view.ring.push(delivery);
     return delivery;
   }
 
-  /** The hot path: one entry to all live sockets of its rooms. The clock and the counter are asked once for all of them. */
-  #offerAll(members: Iterable<Subscriber>, delivery: Delivery): void {
-    const now = performance.now();
-    let given = 0;
-    for (const subscriber of members) if (this.#offer(subscriber, delivery, now)) given++;
-    if (given > 0) this.options.metrics.delivered.inc({ path: 'live' }, given);
+  /** Live sockets that an entry is for, each once. */
+  #targets({ header, offset }: Delivery): Set<Subscriber> {
+    const targets = new Set<Subscriber>();
+    for (const room of header.rooms)
+      for (const subscriber of this.#rooms.get(room) ?? NOBODY)
+        if (subscriber.state === 'live' && subscriber.wants(header, offset)) targets.add(subscriber);
+    return targets;
   }
 
-  #offer(subscriber: Subscriber, delivery: Delivery, now: number): boolean {
-    const { outbox } = subscriber;
-    if (subscriber.state !== 'live' || !subscriber.wants(delivery.entry.header.rooms, delivery.offset)) return false;
-    if (!outbox.isOpen) return false;
-    const { packet } = delivery;
-    if (outbox.unsentBytes + packet.frames.length <= BEHIND_BYTES) {
-      outbox.write(packet);
-      subscriber.positionToldAt = now;
-      return true;
+  /** An entry that moves sockets or ends them. It keeps its place among the events. */
+  #apply(view: PartitionView, delivery: Delivery): void {
+    for (const subscriber of this.#targets(delivery)) {
+      view.runs.flushOne(subscriber);
+      try {
+        subscriber.onControl?.(delivery.header, delivery);
+      } catch (error) {
+        this.#failed(subscriber, error);
+      }
     }
-    this.options.metrics.fellBehind.inc();
-    this.#fallBehind(subscriber);
-    this.#catchUp.fallBehind(subscriber, packet);
-    return true;
   }
 
-  #fallBehind(subscriber: Subscriber): void {
-    const { ms, offset } = this.#view(subscriber.partition);
+  #give(subscriber: Subscriber, run: readonly Delivery[], parcel: Parcel): void {
+    const { metrics } = this.options;
+    const { outbox } = subscriber;
+    if (!outbox.isOpen) return;
+    if (outbox.unsentBytes + parcel.bytes <= BEHIND_BYTES) {
+      outbox.write(parcel);
+      subscriber.positionToldAt = performance.now();
+      metrics.delivered.inc({ path: 'live' }, run.length);
+      return;
+    }
+    metrics.fellBehind.inc();
+    const { ms, offset } = run[0] as Delivery;
+    this.#fallBehind(subscriber, ms, offset - 1);
+    this.#catchUp.begin(subscriber);
+  }
+
+  #fallBehind(subscriber: Subscriber, ms: number, offset: number): void {
     subscriber.advance(ms, offset);
     subscriber.move('behind');
+  }
+
+  /** What one socket's share throws stops nobody else's: it comes back and goes on where it stood. */
+  #failed(subscriber: Subscriber, error: unknown): void {
+    this.options.logger.error({ event: 'delivery_failed', err: error }, 'what was dispatched could not be written');
+    subscriber.outbox.closeTransport();
   }
 
   #index(subscriber: Subscriber, room: string): void {
@@ -297,14 +346,4 @@ export class Hub implements ReaderHandler {
 export function epochGap({ epoch, partition, ms, offset }: Position, survived: number): LogGap {
   const at = (place: number) => ({ epoch, ms, offset: place });
   return { partition, reason: 'epoch', from: at(Math.min(survived + 1, offset)), to: at(offset) };
-}
-
-/** Carries a place over into a new epoch, of which everything up to `offset` is as it was. */
-function rebase(subscriber: Subscriber, epoch: string, ms: number, offset: number): void {
-  subscriber.epoch = epoch;
-  if (subscriber.offset > offset) {
-    subscriber.ms = ms;
-    subscriber.offset = offset;
-  }
-  for (const [room, joined] of subscriber.joins) if (joined > offset) subscriber.joins.set(room, offset);
 }

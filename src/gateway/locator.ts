@@ -41,7 +41,7 @@ export class Locator {
       return { epoch, ms: here.ms, offset: here.offset, gap: epochGap(position, here.offset) };
     }
     const known = this.hub.ring(partition).get(here.offset);
-    if (known) return known.entry.ms === here.ms ? { epoch, ms: here.ms, offset: here.offset } : undefined;
+    if (known) return known.ms === here.ms ? { epoch, ms: here.ms, offset: here.offset } : undefined;
     if (here.offset === offset && here.ms === ms) return { epoch, ms, offset };
     return this.#locateInLog(here, partition, epoch);
   }

@@ -1,22 +1,6 @@
 import type { Socket } from 'socket.io';
-import type { EncodedPacket } from './frames.js';
-
-interface EngineConnection {
-  readonly readyState: string;
-  readonly transport: { readonly name: string; readonly socket?: WebSocketInternals };
-  writeBuffer: {
-    data?: { length?: number; byteLength?: number };
-    options?: { wsPreEncodedFrame?: readonly Buffer[] };
-  }[];
-  write(data: string | Buffer, options: object, callback?: () => void): void;
-  close(discard?: boolean): void;
-}
-
-interface WebSocketInternals {
-  readonly bufferedAmount: number;
-  readonly _socket?: { readonly writableLength: number; readonly _handle?: { readonly writeQueueSize?: number } };
-  terminate?(): void;
-}
+import { type EngineConnection, type EngineTransport, takesFrames, writeDirectly } from './engine.js';
+import type { Parcel } from './frames.js';
 
 /** Unlogged bytes that a client may leave unread: answers, ephemeral events. */
 export const MAX_UNSENT_BYTES = 1024 * 1024;
@@ -36,6 +20,9 @@ export class Outbox {
   #buffer: EngineConnection['writeBuffer'] | undefined;
   #counted = 0;
   #bytes = 0;
+  /** The transport that `#takesFrames` was found for. */
+  #transport: EngineTransport | undefined;
+  #takesFrames = false;
 
   constructor(private readonly socket: Socket) {
     this.#connection = socket.conn as unknown as EngineConnection;
@@ -45,18 +32,23 @@ export class Outbox {
     return this.#connection.readyState === 'open';
   }
 
-  /** Writes a packet that was encoded once for all. `onSent` comes when it has left this process's buffers. */
-  write(packet: EncodedPacket, onSent?: () => void): void {
+  /** Writes packets that were encoded once for all. `onSent` comes when they have left this process's buffers. */
+  write(parcel: Parcel, onSent?: () => void): void {
+    const connection = this.#connection;
     if (!this.isOpen) return;
-    if (this.#connection.transport.name === 'websocket') {
-      this.#connection.write(
-        PRE_ENCODED,
-        { preEncoded: true, compress: false, wsPreEncodedFrame: [packet.frames] },
-        onSent,
-      );
-      return;
+    const { transport } = connection;
+    if (transport !== this.#transport) {
+      this.#transport = transport;
+      this.#takesFrames = takesFrames(connection);
     }
-    const parts = packet.parts();
+    if (!this.#takesFrames || connection.upgrading || connection.listenerCount('packetCreate') > 0)
+      return this.#writeParts(parcel, onSent);
+    if (!onSent && writeDirectly(connection, parcel.options)) return;
+    connection.write(PRE_ENCODED, parcel.options, onSent);
+  }
+
+  #writeParts(parcel: Parcel, onSent?: () => void): void {
+    const parts = parcel.packets().flat();
     parts.forEach((part, index) => {
       this.#connection.write(part, { preEncoded: true }, index === parts.length - 1 ? onSent : undefined);
     });

@@ -8,6 +8,8 @@ interface RoomIndex {
 
 export interface RingPage {
   readonly deliveries: readonly Delivery[];
+  /** The page ends with this one, which is no event: what it does at the socket may change what is for it. */
+  readonly control: Delivery | undefined;
   /** Everything up to here was looked at. */
   readonly scanned: number;
 }
@@ -56,12 +58,12 @@ export class Ring {
   }
 
   push(delivery: Delivery): void {
-    const { offset, entry } = delivery;
+    const { offset, size } = delivery;
     if (offset !== this.#next) this.reset(offset);
     this.#items.set(offset, delivery);
     this.#next = offset + 1;
-    this.#bytes += entry.size;
-    for (const room of entry.header.rooms) {
+    this.#bytes += size;
+    for (const room of delivery.header.rooms) {
       const index = this.#rooms.get(room);
       if (index) index.offsets.push(offset);
       else this.#rooms.set(room, { head: 0, offsets: [offset] });
@@ -74,24 +76,30 @@ export class Ring {
    * least one.
    */
   page(after: number, rooms: ReadonlyMap<string, number>, maxBytes: number): RingPage {
-    const cursors: { offsets: readonly number[]; at: number; joined: number }[] = [];
+    const cursors: { offsets: readonly number[]; at: number }[] = [];
     for (const [room, joined] of rooms) {
       const index = this.#rooms.get(room);
       if (!index) continue;
       const at = lowerBound(index.offsets, index.head, Math.max(after, joined) + 1);
-      if (at < index.offsets.length) cursors.push({ offsets: index.offsets, at, joined });
+      if (at < index.offsets.length) cursors.push({ offsets: index.offsets, at });
     }
     const deliveries: Delivery[] = [];
     let bytes = 0;
     for (;;) {
       let offset = Number.POSITIVE_INFINITY;
-      for (const cursor of cursors) offset = Math.min(offset, cursor.offsets[cursor.at] ?? Number.POSITIVE_INFINITY);
-      if (offset === Number.POSITIVE_INFINITY) return { deliveries, scanned: this.#next - 1 };
+      for (const { offsets, at } of cursors) {
+        const next = offsets[at];
+        if (next !== undefined && next < offset) offset = next;
+      }
+      if (offset === Number.POSITIVE_INFINITY) return { deliveries, control: undefined, scanned: this.#next - 1 };
       const delivery = this.#items.get(offset) as Delivery;
-      if (deliveries.length > 0 && bytes + delivery.entry.size > maxBytes) return { deliveries, scanned: offset - 1 };
+      if (deliveries.length > 0 && bytes + delivery.size > maxBytes)
+        return { deliveries, control: undefined, scanned: offset - 1 };
       for (const cursor of cursors) if (cursor.offsets[cursor.at] === offset) cursor.at++;
+      if (isExcepted(delivery, rooms)) continue;
+      if (delivery.header.kind !== 'event') return { deliveries, control: delivery, scanned: offset };
       deliveries.push(delivery);
-      bytes += delivery.entry.size;
+      bytes += delivery.size;
     }
   }
 
@@ -100,8 +108,8 @@ export class Ring {
     const delivery = this.#items.get(offset);
     if (!delivery) return;
     this.#items.delete(offset);
-    this.#bytes -= delivery.entry.size;
-    for (const room of delivery.entry.header.rooms) {
+    this.#bytes -= delivery.size;
+    for (const room of delivery.header.rooms) {
       const index = this.#rooms.get(room);
       if (!index) continue;
       index.head++;
@@ -112,6 +120,10 @@ export class Ring {
       }
     }
   }
+}
+
+function isExcepted({ header, offset }: Delivery, rooms: ReadonlyMap<string, number>): boolean {
+  return header.except.some((room) => (rooms.get(room) ?? Number.POSITIVE_INFINITY) < offset);
 }
 
 /** Index of the first of `offsets` (ascending) from `head` on that is ≥ `wanted`. */

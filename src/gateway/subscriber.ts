@@ -1,4 +1,5 @@
-import type { Identity } from '../admission/index.js';
+import type { EntryHeader } from '../wire/envelope.js';
+import type { Delivery } from './frames.js';
 import type { DisconnectCode, GatewayMetrics } from './metrics.js';
 import { BEHIND_BYTES, MAX_UNSENT_BYTES, type Outbox } from './outbox.js';
 
@@ -24,7 +25,13 @@ export class Subscriber {
   #state: SubscriberState = 'behind';
   /** Room (scoped by tenant) → offset at which it was joined: what is newer belongs to the socket. */
   readonly joins = new Map<string, number>();
-  identity: Identity;
+  /** Whatever is newer needs no look at single joins: all of them happened before it. */
+  settled: number;
+  /** What the pod has dispatched for it and not yet written, and a hash of its offsets. */
+  run: Delivery[] = [];
+  runHash = 0;
+  /** Applies what moves or ends it: an entry that is no event. */
+  onControl: ((header: EntryHeader, at: { readonly ms: number; readonly offset: number }) => void) | undefined;
   epoch: string;
   /** Newest entry that was handed to the connection, or that the client brought as its own. */
   ms: number;
@@ -46,18 +53,16 @@ export class Subscriber {
   constructor(
     readonly outbox: Outbox,
     start: {
-      readonly identity: Identity;
       readonly partition: number;
       readonly epoch: string;
       readonly ms: number;
       readonly offset: number;
     },
   ) {
-    this.identity = start.identity;
     this.partition = start.partition;
     this.epoch = start.epoch;
     this.ms = start.ms;
-    this.offset = start.offset;
+    this.offset = this.settled = start.offset;
   }
 
   get state(): SubscriberState {
@@ -93,11 +98,32 @@ export class Subscriber {
     if (offset <= this.offset) return;
     this.ms = ms;
     this.offset = offset;
+    if (offset > this.settled) this.settled = offset;
   }
 
-  /** True if an entry at `offset` that went to `rooms` is for this socket. */
-  wants(rooms: readonly string[], offset: number): boolean {
-    if (offset <= this.offset) return false;
+  /** From `offset` on what goes to the room is for this socket. */
+  join(room: string, offset: number): void {
+    this.joins.set(room, offset);
+    if (offset > this.settled) this.settled = offset;
+  }
+
+  /** Carries its place over into a new epoch, of which everything up to `offset` is as it was. */
+  rebase(epoch: string, ms: number, offset: number): void {
+    this.epoch = epoch;
+    if (this.offset > offset) {
+      this.ms = ms;
+      this.offset = offset;
+    }
+    for (const [room, joined] of this.joins) if (joined > offset) this.joins.set(room, offset);
+    this.settled = Math.min(this.settled, offset);
+  }
+
+  /** True if an entry at `offset` is for this socket. */
+  wants({ rooms, except }: EntryHeader, offset: number): boolean {
+    return offset > this.offset && this.#isInOne(rooms, offset) && !this.#isInOne(except, offset);
+  }
+
+  #isInOne(rooms: readonly string[], offset: number): boolean {
     for (const room of rooms) {
       const joined = this.joins.get(room);
       if (joined !== undefined && joined < offset) return true;

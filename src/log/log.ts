@@ -260,6 +260,7 @@ export class EventLog extends Service {
       logger,
       handler: {
         onEntry: (entry, partition) => handler.onEntry(entry, partition),
+        onBatchEnd: (partition) => handler.onBatchEnd?.(partition),
         onGap: (gap) => handler.onGap(gap),
         onFenced: () => handler.onFenced(),
         onEpoch: (turn) => {

@@ -54,9 +54,11 @@ export interface EpochTurn {
   readonly survived: { readonly ms: number; readonly offset: number };
 }
 
-/** What a reader calls. All of it is synchronous: a position is committed once its entry went through here. */
+/** What a reader calls: a position is committed once its entry went through `onEntry`. */
 export interface ReaderHandler {
   onEntry(entry: Entry, partition: number): void;
+  /** No further entry is at hand: what was collected may be handed on. The next one comes when this is done. */
+  onBatchEnd?(partition: number): Promise<void> | undefined;
   onGap(gap: LogGap): void;
   onEpoch(turn: EpochTurn): void;
   /** Another process reads under this pod's name: this one must end. */
@@ -542,6 +544,7 @@ export class Reader extends Service {
     metrics.reads.inc({ mode: op.plain ? 'plain' : 'group' }, found.length);
     const startedAt = performance.now();
     if (!(await this.#dispatch(found, turn, op.plain))) this.#seatedGeneration = -1;
+    await this.#endBatch();
     const isBusy = found.length > 1 || startedAt - this.#dispatchedAt < 2 * GAP_MS;
     this.#dispatchedAt = startedAt;
     const pause = GAP_MS - (performance.now() - startedAt);
@@ -617,6 +620,7 @@ export class Reader extends Service {
       }
       this.#advance(id, parsed);
       if (performance.now() - sliceFrom > SLICE_MS) {
+        await this.#endBatch();
         await new Promise(setImmediate);
         if (turn !== this.#turn || this.#isClosed) return false;
         sliceFrom = performance.now();
@@ -629,6 +633,7 @@ export class Reader extends Service {
   /** Entries between what was dispatched and `id` were in a reply that got lost, or taken by somebody: fetches them. */
   async #fetchHole(id: EntryId, turn: number): Promise<boolean> {
     const { reads, keys, metrics } = this.options;
+    await this.#endBatch();
     for (;;) {
       const args = [keys.stream, `(${this.#last.text}`, `(${id.text}`, 'COUNT', this.#count];
       const found = (await reads.redis.callBuffer('XRANGE', ...args)) as readonly RawEntry[];
@@ -641,6 +646,7 @@ export class Reader extends Service {
 
   /** The entry at `id` does not follow what was dispatched, and nothing stands between: why? */
   async #explain(id: EntryId, turn: number): Promise<'stop' | 'foreign' | 'gap'> {
+    await this.#endBatch();
     if (!(await this.#check())) {
       await sleep(50);
       return 'stop';
@@ -670,6 +676,15 @@ export class Reader extends Service {
       'entries are gone that were never read here',
     );
     this.#tell(() => handler.onGap(gap));
+  }
+
+  async #endBatch(): Promise<void> {
+    const { handler, partition } = this.options;
+    let rest: Promise<void> | undefined;
+    this.#tell(() => {
+      rest = handler.onBatchEnd?.(partition);
+    });
+    if (rest) await rest;
   }
 
   /** A handler that throws is counted: it must not pass for a failed read, which would be tried again. */

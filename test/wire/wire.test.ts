@@ -179,7 +179,7 @@ describe("an entry's header", () => {
       fc.property(fc.array(text), text, text, (rooms, publisher, id) => {
         const [line, ...rest] = encodeEntry({ rooms, publisher, id }, '["e"]').split('\n');
         expect(rest).toEqual(['["e"]']);
-        expect(decodeHeader(line as string)).toEqual({ version: 1, rooms, publisher, id });
+        expect(decodeHeader(line as string)).toMatchObject({ version: 1, kind: 'event', rooms, publisher, id });
       }),
     );
   });

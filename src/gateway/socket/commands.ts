@@ -6,7 +6,7 @@ import type { EventLog } from '../../log/index.js';
 import { isRoom } from '../../wire/names.js';
 import { formatPosition, parsePosition } from '../../wire/position.js';
 import type { Ephemeral } from '../ephemeral.js';
-import { Delivery } from '../frames.js';
+import { Delivery, joinParcels } from '../frames.js';
 import type { Hub } from '../hub.js';
 import type { Locator, Place } from '../locator.js';
 import type { GatewayMetrics } from '../metrics.js';
@@ -222,7 +222,7 @@ export class Commands {
       const wanted = page.entries.filter((entry) => entry.offset <= end && entry.header.rooms.includes(room));
       await this.#write(
         session,
-        wanted.map((entry) => new Delivery(entry, '')),
+        wanted.map((entry) => new Delivery(entry, undefined)),
       );
       after = page.isLast ? { ms: page.newest.ms, offset: Math.max(end, page.newest.offset) } : page.scanned;
       // a new epoch moved the socket's place, also while the last page was leaving
@@ -239,16 +239,8 @@ export class Commands {
     const { outbox } = subscriber;
     metrics.delivered.inc({ path: 'log' }, deliveries.length);
     let isSent = false;
-    deliveries.forEach((delivery, index) => {
-      const isLast = index === deliveries.length - 1;
-      outbox.write(
-        delivery.replayPacket,
-        isLast
-          ? () => {
-              isSent = true;
-            }
-          : undefined,
-      );
+    outbox.write(joinParcels(deliveries.map(({ parcel }) => parcel)), () => {
+      isSent = true;
     });
     let seen = { progress: Number.NaN, at: performance.now() };
     while (!isSent) {
@@ -290,7 +282,7 @@ export class Commands {
     const old = session.identity;
     if (identity.tenant !== old.tenant || identity.user !== old.user || identity.device !== old.device)
       throw new RelayError('permission_denied', "the token is somebody else's");
-    subscriber.identity = identity;
+    session.identity = identity;
     session.watchExpiry();
     for (const room of [...subscriber.joins.keys()]) {
       if (mayStayIn(identity, room)) continue;

@@ -209,18 +209,18 @@ export class Handshake {
     const pid = isRecovered ? (auth.pid as string) : newPid();
     const start = place ?? this.#now(partition);
     const { epoch, ms, offset } = start;
-    const subscriber = new Subscriber(new Outbox(socket), { identity, partition, epoch, ms, offset });
+    const subscriber = new Subscriber(new Outbox(socket), { partition, epoch, ms, offset });
     if (isRecovered) rename(socket, record.state.sid);
     introduce(socket, pid, isRecovered);
 
-    const session = new Session(socket, subscriber, pid, owner, this.options.context);
+    const session = new Session(socket, subscriber, pid, owner, identity, this.options.context);
     session.gap = start.gap;
     if (isClaimed)
       for (const [room, joined] of record.state.rooms) {
-        if (mayStayIn(identity, room)) subscriber.joins.set(room, joinedAt(record, start, joined));
+        if (mayStayIn(identity, room)) subscriber.join(room, joinedAt(record, start, joined));
       }
     // a record says also which of the token's own rooms were left
-    if (!isClaimed) for (const room of identity.rooms) subscriber.joins.set(scoped(identity.tenant, room), offset);
+    if (!isClaimed) for (const room of identity.rooms) subscriber.join(scoped(identity.tenant, room), offset);
     this.options.sessions.set(owner, session);
     const [isSaved] = await Promise.all([
       session.save(),

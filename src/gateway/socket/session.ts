@@ -50,6 +50,7 @@ export class Session {
     /** Names the record; the client brings it when it returns. */
     public pid: string,
     readonly owner: string,
+    public identity: Identity,
     private readonly context: SessionContext,
   ) {
     const { epoch, ms, offset } = subscriber;
@@ -57,10 +58,6 @@ export class Session {
     const now = performance.now();
     this.messages = new RateLimit(context.messagesPerSecond, now);
     this.publishes = new RateLimit(context.publishesPerSecond, now);
-  }
-
-  get identity(): Identity {
-    return this.subscriber.identity;
   }
 
   scopedRoom(room: string): string {
