@@ -1,5 +1,3 @@
-import { copyFile } from 'node:fs/promises';
-import { join } from 'node:path';
 import { setTimeout as pass } from 'node:timers/promises';
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { FatalError } from '../../src/core/errors.js';
@@ -230,47 +228,6 @@ describe('the newest entry', () => {
 });
 
 describe('a log that fell back', () => {
-  /** A Redis whose data of an earlier moment come back, as after a restore or an asynchronous failover. */
-  async function fallBack(lost: number, meanwhile: () => Promise<void> = async () => {}): Promise<void> {
-    await using own = await startRedis({ aof: 'off', config: { dbfilename: 'now.rdb' } });
-    await using ownAdmin = adminOf(own.url);
-    await using a = await startPod('a', { url: own.url });
-    await using b = await startPod('b', { url: own.url });
-    const ledger = new Ledger(ownAdmin);
-    await ledger.during([a, b], () => pass(300));
-    const dir = ((await ownAdmin.config('GET', 'dir')) as string[])[1] as string;
-    await ownAdmin.save();
-    await copyFile(join(dir, 'now.rdb'), join(dir, 'older.rdb'));
-    for (let n = 0; n < lost; n++) await ledger.publish(n % 2 ? a : b);
-    for (const pod of [a, b]) await ledger.settle(pod);
-    const before = { a: a.handled.length, b: b.handled.length };
-    await own.kill();
-    await copyFile(join(dir, 'older.rdb'), join(dir, 'now.rdb'));
-    await meanwhile();
-    const restoredAt = performance.now();
-    await own.start();
-    await eventually(
-      () => ledger.publish(a, 1).then(() => a.handled.length > before.a && b.handled.length > before.b),
-      {
-        withinMs: 10_000,
-        what: 'both to be live again',
-      },
-    );
-    expect(performance.now() - restoredAt).toBeLessThan(6000);
-    await ledger.during([a, b], () => pass(300));
-    for (const pod of [a, b]) {
-      await ledger.settle(pod);
-      expect(pod.turns.length).toBe(lost > 0 ? 1 : 0);
-      expect(pod.gaps.map(({ reason, from, to }) => [reason, to.offset - from.offset + 1])).toEqual(
-        lost > 0 ? [['epoch', lost]] : [],
-      );
-    }
-  }
-
-  it('an older copy: one gap that names exactly what was lost, and both are live again', () => fallBack(40));
-
-  it('the same copy: nothing is said', () => fallBack(0));
-
   it('a group or position ahead of the stream does not fall silent', async () => {
     await using a = await startPod('a', { url: redis.url });
     const ledger = new Ledger(admin);

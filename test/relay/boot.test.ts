@@ -122,18 +122,6 @@ describe('a boot that takes its time', { concurrent: true }, () => {
     await waitsUntilHealed(pod, 'LOADING', () => loaded, 500);
   });
 
-  it('a second process of the same pod name gives up after about a lease, and does the first no harm', async () => {
-    const env = fresh();
-    await using first = await startPod({ redisUrl: redis.url, name: 'pod-a', env });
-    const { code, said, tookMs } = await failToBoot({ env });
-    expect(code).toBe(1);
-    expect(said).toEqual(['holdfast: another live process is pod "pod-a": give each its own HOLDFAST_POD']);
-    expect(tookMs).toBeGreaterThan(3000);
-    expect(tookMs).toBeLessThan(30_000);
-    expect(first.isRunning).toBe(true);
-    expect(await answers(`${first.opsUrl}/_readiness`)).toBe(true);
-  });
-
   it('Redis that goes away in the middle of the start ends it in one line', async () => {
     await using proxy = await startTcpProxy(redis.port);
     await using pod = await spawnPod({ redisUrl: `redis://127.0.0.1:${proxy.port}`, name: 'pod-a', env: fresh() });

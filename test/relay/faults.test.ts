@@ -45,20 +45,4 @@ describe('a fault', () => {
     expect((await client.subscribe('user:ann')).ok).toBe(true);
     expect(client.disconnects).toEqual([]);
   });
-
-  it('of the machine: a process that was paused while another took its place ends in one line', async () => {
-    const env = fresh();
-    await using first = await startPod({ redisUrl: redis.url, name: 'pod-a', env });
-    await using client = await connect(first.url, { token: jwt, reconnectionDelayMs: 60_000 });
-    first.pause();
-    await using second = await startPod({ redisUrl: redis.url, name: 'pod-a', env });
-    first.resume();
-    expect(await first.exit).toEqual({ code: 1, signal: null });
-    expect(first.logs.filter((line) => !line.startsWith('{'))).toEqual([
-      'holdfast: another process runs as pod "pod-a": this one ends',
-    ]);
-    await eventually(() => client.disconnects.length === 1);
-    expect(client.disconnects[0]?.reason).toBe('transport close');
-    expect(second.isRunning).toBe(true);
-  });
 });
