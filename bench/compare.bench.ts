@@ -2,12 +2,17 @@ import { cpus } from 'node:os';
 import { it } from 'vitest';
 import { recordEvidence } from '../test/harness/evidence.js';
 import type { Bench, Figure } from './figures.js';
+import { connect } from './parts/connect.js';
 import { delivery } from './parts/delivery.js';
+import { growth } from './parts/growth.js';
+import { recovery } from './parts/recovery.js';
+import { ring } from './parts/ring.js';
+import { throughput } from './parts/throughput.js';
 import { profiled } from './profile.js';
 import { readSettings } from './settings.js';
 import { table, writeBetweenMarkers } from './table.js';
 
-const PARTS = [delivery];
+const PARTS = [delivery, throughput, recovery, connect, ring, growth];
 
 it('Holdfast beside its alternatives', async () => {
   const settings = readSettings(

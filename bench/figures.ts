@@ -43,22 +43,34 @@ export const median = (values: readonly number[]): number => {
   return sorted.length % 2 ? upper : ((sorted[middle - 1] as number) + upper) / 2;
 };
 
+/** What one side was measured at in one round, by the names of some specs. */
+export interface Sample<Name extends string> {
+  readonly side: Side;
+  readonly values: Readonly<Record<Name, number>>;
+}
+
 /** Rounds in which the sides take turns, so that all see the same machine, each round beginning with another one. */
 export async function interleave<Name extends string>(
   sides: readonly Side[],
   rounds: number,
-  specs: Readonly<Record<Name, Spec>>,
-  measure: (side: Side, round: number) => Promise<Readonly<Record<Name, number>>>,
-): Promise<Figure[]> {
-  const taken: { name: SideName; values: Readonly<Record<Name, number>> }[] = [];
+  measure: (side: Side) => Promise<Readonly<Record<Name, number>>>,
+): Promise<Sample<Name>[]> {
+  const taken: Sample<Name>[] = [];
   for (let round = 0; round < rounds; round++) {
     const turn = round % sides.length;
     for (const side of [...sides.slice(turn), ...sides.slice(0, turn)])
-      taken.push({ name: side.name, values: await measure(side, round) });
+      taken.push({ side, values: await measure(side) });
   }
+  return taken;
+}
+
+export function figuresOf<Name extends string>(
+  specs: Readonly<Record<Name, Spec>>,
+  taken: readonly Sample<Name>[],
+): Figure[] {
   return Object.entries<Spec>(specs).map(([key, spec]) => {
     const samples: Partial<Record<SideName, number[]>> = {};
-    for (const { name, values } of taken) samples[name] = [...(samples[name] ?? []), values[key as Name]];
+    for (const { side, values } of taken) samples[side.name] = [...(samples[side.name] ?? []), values[key as Name]];
     return { ...spec, samples };
   });
 }

@@ -98,7 +98,14 @@ export class Side implements AsyncDisposable {
     await this.quiet();
   }
 
-  async hasSockets(count: number): Promise<void> {
+  /** As if every client's cable was cut, and the pod has noticed. */
+  async cutAll(): Promise<void> {
+    await this.clients.ask('cut');
+    await this.hasSockets(0);
+    await this.quiet();
+  }
+
+  private async hasSockets(count: number): Promise<void> {
     const what = `${this.name}: ${count} sockets`;
     await eventually(async () => (await this.receiving.ask('sockets')) === count, { withinMs: 30_000, what });
   }
@@ -141,10 +148,22 @@ export class Side implements AsyncDisposable {
     await eventually(isQuiet, { withinMs: 60_000, what: `${this.name}: both pods to be idle` });
   }
 
-  /** How often Redis was asked for a range of a stream so far, by anybody, also from inside a script. */
-  async rangeReads(): Promise<number> {
-    const text = await this.#redis.info('commandstats');
-    const calls = [...text.matchAll(/cmdstat_x(?:rev)?range:calls=(\d+)/g)];
-    return calls.reduce((sum, [, count]) => sum + Number(count), 0);
+  /** How often Redis is asked for entries of a stream during the work, by anybody, also from inside a script. */
+  async countingReads<Result>(work: () => Promise<Result>): Promise<[Result, number]> {
+    let reads = 0;
+    const monitor = await this.#redis.monitor();
+    monitor.on('monitor', (_time: string, command: readonly string[]) => {
+      if (isReadOfEntries(command)) reads++;
+    });
+    try {
+      return [await work(), reads];
+    } finally {
+      monitor.disconnect();
+    }
   }
+}
+
+/** Not a look whether one entry is there, or which is the first: heartbeats do so too. */
+function isReadOfEntries([name = '', , start, end, , count]: readonly string[]): boolean {
+  return /^xrange$/i.test(name) && start !== end && count !== '1';
 }

@@ -1,4 +1,4 @@
-import { type Bench, type Figure, interleave, type Part, type Spec } from '../figures.js';
+import { type Bench, type Figure, figuresOf, interleave, type Part, type Spec } from '../figures.js';
 import { BURST, type Plan, type Side } from '../side.js';
 import { withSides } from '../sides.js';
 
@@ -47,7 +47,7 @@ async function warmUp(side: Side): Promise<void> {
   await side.publish({ count: 1000, rooms: [ROOM] }, { perSecond: 500 });
 }
 
-function atRate(bench: Bench, sides: readonly Side[], rate: Rate): Promise<Figure[]> {
+async function atRate(bench: Bench, sides: readonly Side[], rate: Rate): Promise<Figure[]> {
   const { run, perSecond, count } = rate;
   const plan: Plan = { count: bench.scaled(count), rooms: [ROOM] };
   const when = perSecond === BURST ? 'in a burst' : `at ${perSecond.toLocaleString('en')}/s`;
@@ -58,7 +58,7 @@ function atRate(bench: Bench, sides: readonly Side[], rate: Rate): Promise<Figur
     p50: { title: `latency between pods ${when}, p50`, unit: 'ms', ...atMost(rate.latency) },
     p99: { title: `latency between pods ${when}, p99`, unit: 'ms', ...atMost(rate.latency) },
   } satisfies Record<string, Spec>;
-  return interleave(sides, bench.rounds, specs, async (side) => {
+  const taken = await interleave(sides, bench.rounds, async (side) => {
     const publish = () => side.publish(plan, { perSecond, isTimed: true });
     const cost = await bench.profiled(`delivery:${run}`, side, 'receiving', () =>
       bench.profiled(`publish:${run}`, side, 'sending', publish),
@@ -70,4 +70,5 @@ function atRate(bench: Bench, sides: readonly Side[], rate: Rate): Promise<Figur
       p99: cost.p99Ms,
     };
   });
+  return figuresOf(specs, taken);
 }

@@ -1,0 +1,33 @@
+import { figuresOf, interleave, type Part, type Spec } from '../figures.js';
+import { BURST, type Side } from '../side.js';
+import { withSides } from '../sides.js';
+
+const SOCKETS = 10;
+const EVENTS = 5000;
+const ROOM = 'news';
+
+/** What a pod keeps of events: the memory that is in use after they were delivered. */
+export const ring: Part = {
+  name: 'ring',
+  run: (bench) =>
+    withSides(bench.sides, async (sides) => {
+      for (const side of sides) {
+        await side.connect(SOCKETS, [[ROOM]]);
+        await publish(side, EVENTS);
+      }
+      const specs = { bytes: { title: 'memory kept per delivered event', unit: 'bytes' } } satisfies Record<
+        string,
+        Spec
+      >;
+      const taken = await interleave(sides, bench.rounds, async (side) => {
+        const before = await used(side);
+        await publish(side, EVENTS);
+        return { bytes: ((await used(side)) - before) / EVENTS };
+      });
+      return figuresOf(specs, taken);
+    }),
+};
+
+const publish = (side: Side, count: number) => side.publish({ count, rooms: [ROOM] }, { perSecond: BURST });
+
+const used = async (side: Side): Promise<number> => (await side.receiving.ask<{ used: number }>('memory')).used;
