@@ -44,11 +44,14 @@ export async function readPage(
   const holes: { from: number; to: number }[] = [];
   let scanned = { ms: after.ms, offset: after.offset };
   let last = scanned;
+  // without its meta the log can't say how far it has come
+  const end = epoch.length > 0 ? newestOffset : Number.POSITIVE_INFINITY;
   // a time without an offset says nothing of what stands before the first entry behind it
   let isPlaced = after.offset > 0 || after.ms === 0;
   for (const [rawId, fields] of raw) {
     const at = parseId(rawId);
-    const entry = parseEntry(at, fields);
+    // what is whole, and stands where the log has not come to yet, was appended by nobody
+    const entry = at.seq > end ? 'foreign' : parseEntry(at, fields);
     if (entry === 'foreign') {
       // its id may stand above ours at this ms; our entries behind it then begin at the next ms
       scanned = { ms: at.seq > scanned.offset ? at.ms + 1 : at.ms, offset: scanned.offset };
@@ -96,7 +99,7 @@ export async function readRecent(
       const id = parseId(rawId);
       next = `(${id.ms}-${id.seq}`;
       const entry = parseEntry(id, fields);
-      if (typeof entry === 'string') continue;
+      if (typeof entry === 'string' || entry.offset > upTo.offset) continue;
       const newer = found.at(-1);
       // without holes, or not at all
       if (newer && entry.offset !== newer.offset - 1) return found.reverse();

@@ -114,6 +114,8 @@ describe('strangers', () => {
       () => add('*', 'd', 'bm90IGpzb24=\nbm90IGpzb24='),
       () => add('*', 'd', bodyOf('valid envelope, low sequence')),
       () => add(`${Date.now() + 60_000}-1000000`, 'd', bodyOf('high sequence')),
+      () => add(`${Date.now() + 61_000}-1000001`, '1000001', bodyOf('whole, of a place that nobody has come to')),
+      () => add(`${Date.now() + 62_000}-1000002`, '1000002', '{"v":99}\n[]'),
       () => add(`${Date.now() + 120_000}-18446744073709551615`, 'x', 'the highest sequence there is'),
       () => add(`${far}-0`, 'd', bodyOf('valid envelope of the future')),
       // after one of the future Redis itself gives the sequence that would be our next
@@ -135,6 +137,8 @@ describe('strangers', () => {
     const page = await a.log.page(0, { ms: 0, offset: 0 }, { entries: 1000, bytes: 1e7 });
     expect(page.entries.map(({ header }) => header.id)).toEqual(a.ids);
     expect(page.holes).toEqual([]);
+    const recent = await a.log.recent(0, a.log.newest(0), { entries: 1000, bytes: 1e7 });
+    expect(recent.map(({ header }) => header.id)).toEqual(a.ids);
   });
 
   it('one as the newest entry means nothing to a restart', async () => {
