@@ -1,0 +1,155 @@
+import { fullJitter } from '../core/backoff.js';
+import type { RelayError } from '../core/errors.js';
+import { sleep } from '../core/sleep.js';
+import type { Connection } from './connection.js';
+import type { EventMap } from './events.js';
+import type { Room } from './room.js';
+
+/** The relay answers a subscribe when its replay has left, which can take long. */
+const ANSWER_MS = 60_000;
+/** Below what the relay lets a socket ask at once. */
+const AT_ONCE = 64;
+const BACKOFF_BASE_MS = 200;
+const BACKOFF_CAP_MS = 5000;
+
+type Answer = Readonly<Record<string, unknown>>;
+
+export interface MembershipOptions<Events extends EventMap> {
+  readonly connection: Connection;
+  readonly rooms: Map<string, Room<Events>>;
+  readonly signal: AbortSignal;
+  /** Where the socket stands: taken, and handled. */
+  readonly place: () => { readonly received: string | undefined; readonly handled: string | undefined };
+  /** What the store says of the rooms has changed. */
+  readonly onChange: () => void;
+  readonly onResync: (reason: 'gap' | 'lost') => void;
+  readonly onRefused: (error: RelayError) => void;
+}
+
+/** Sees to it that the relay has the rooms that are subscribed, and no others, on every connection. */
+export class Membership<Events extends EventMap> {
+  readonly #leaving = new Set<string>();
+
+  constructor(private readonly options: MembershipOptions<Events>) {}
+
+  /** Resolves when all rooms are joined, or the connection is another. */
+  async connected(isRecovered: boolean): Promise<void> {
+    if (!isRecovered) this.#leaving.clear();
+    for (const name of this.#leaving) void this.#leave(name);
+    await this.#joinAll((room) => !isRecovered || !room.isJoined);
+  }
+
+  /** The relay may have dropped some. */
+  async rejoin(): Promise<void> {
+    await this.#joinAll(() => true);
+  }
+
+  /** A room that is new. Without a connection it is joined when there is one. */
+  added(room: Room<Events>): void {
+    this.#leaving.delete(room.name);
+    if (this.options.connection.isConnected) void this.#join(room);
+  }
+
+  /** What can't be told now is told when the connection is back; what the room brings meanwhile reaches nobody. */
+  removed(name: string): Promise<void> {
+    this.#leaving.add(name);
+    return this.#leave(name);
+  }
+
+  async #leave(name: string): Promise<void> {
+    try {
+      const answer = await this.#ask('unsubscribe', { room: name }, () => this.#leaving.has(name));
+      if (answer) this.#leaving.delete(name);
+    } catch {
+      // a room that the relay refuses to leave is none that it has
+      this.#leaving.delete(name);
+    }
+  }
+
+  async #joinAll(which: (room: Room<Events>) => boolean): Promise<void> {
+    const waiting = [...this.options.rooms.values()].filter(which);
+    for (const room of waiting) this.#behind(room);
+    while (waiting.length > 0) await Promise.all(waiting.splice(0, AT_ONCE).map((room) => this.#join(room)));
+  }
+
+  /** One that has begun must not miss what was published since; one that hasn't begins now. */
+  #behind(room: Room<Events>): void {
+    room.isJoined = false;
+    if (!room.hasBegun) return;
+    const { received, handled } = this.options.place();
+    room.catchUp(received, handled);
+    if (room.from === undefined) this.options.onResync('lost');
+  }
+
+  #join(room: Room<Events>): Promise<void> {
+    const { session } = this.options.connection;
+    // a second subscribe would replay it twice
+    if (room.joining?.session !== session)
+      room.joining = {
+        session,
+        end: this.#subscribe(room).finally(() => {
+          if (room.joining?.session === session) room.joining = undefined;
+        }),
+      };
+    return room.joining.end;
+  }
+
+  async #subscribe(room: Room<Events>): Promise<void> {
+    const { rooms, onChange, onResync, onRefused } = this.options;
+    const isWanted = (): boolean => rooms.get(room.name) === room && !room.isJoined;
+    const { from } = room;
+    room.replay.rewind();
+    room.isCut = false;
+    try {
+      const payload = { room: room.name, ...(from !== undefined && { from }) };
+      const answer = await this.#ask('subscribe', payload, isWanted);
+      // one that was cut is joined again when the buffer has room
+      if (!answer || room.isCut) return;
+      if (answer.recovered === false) onResync('gap');
+      room.joined(answer.position as string, onChange);
+      onChange();
+    } catch (cause) {
+      const error = cause as RelayError;
+      if (!isWanted()) return;
+      if (error.code === 'bad_request' && from !== undefined) {
+        // no position of this log: there is nothing to go on from
+        room.startAfresh();
+        onResync('lost');
+        return this.#subscribe(room);
+      }
+      rooms.delete(room.name);
+      room.end({ error, isHandled: true }, error);
+      onChange();
+      onRefused(error);
+    }
+  }
+
+  /**
+   * Repeated while that can help, it is wanted, and the connection is the same.
+   *
+   * @returns `undefined` when it is no longer wanted, or the connection is another
+   */
+  async #ask(command: string, payload: object, isWanted: () => boolean): Promise<Answer | undefined> {
+    const { connection, signal } = this.options;
+    const { session } = connection;
+    const isStill = (): boolean => session === connection.session && connection.isConnected && isWanted();
+    for (let tries = 0; isStill(); tries++) {
+      try {
+        const answer = await connection.request(command, payload, ANSWER_MS);
+        return isStill() ? answer : undefined;
+      } catch (cause) {
+        const error = cause as RelayError;
+        if (!isStill()) return undefined;
+        if (!error.retryable) throw error;
+        // no answer on a living connection: what the relay makes of it can't be known, so the connection is given up
+        if (error.cause !== undefined) {
+          connection.reconnect(error);
+          return undefined;
+        }
+        const waitMs = fullJitter(tries, BACKOFF_BASE_MS, BACKOFF_CAP_MS);
+        await sleep(Math.max(error.retryAfterMs ?? 0, waitMs), signal);
+      }
+    }
+    return undefined;
+  }
+}

@@ -1,0 +1,116 @@
+import { RelayError } from '../core/errors.js';
+import { parsePosition } from '../wire/position.js';
+import type { Store } from './stores.js';
+
+const VERSION = 1;
+/** As many as a socket may have. */
+const MAX_ROOMS = 1000;
+
+/** How far the application has got: what a client goes on from after its own restart. */
+export interface Place {
+  /** Up to here everything of every room was handled, but of those below. */
+  readonly position: string | undefined;
+  /** Rooms that were subscribed; a text: this one was handled up to there, before or behind `position`. */
+  readonly rooms: ReadonlyMap<string, string | null>;
+}
+
+function formatPlace({ position, rooms }: Place): string {
+  return JSON.stringify({ v: VERSION, position: position ?? null, rooms: Object.fromEntries(rooms) });
+}
+
+/** `undefined` for what no version of this wrote whole. */
+export function parsePlace(text: string): Place | undefined {
+  let raw: unknown;
+  try {
+    raw = JSON.parse(text);
+  } catch {
+    return undefined;
+  }
+  if (typeof raw !== 'object' || raw === null) return undefined;
+  const { v, position, rooms } = raw as Record<string, unknown>;
+  const isPlace = (value: unknown): boolean => value === null || parsePosition(value) !== undefined;
+  if (v !== VERSION || !isPlace(position) || typeof rooms !== 'object' || rooms === null) return undefined;
+  const entries = Object.entries(rooms as Record<string, string | null>);
+  if (entries.length > MAX_ROOMS || !entries.every(([, from]) => isPlace(from))) return undefined;
+  return { position: (position as string | null) ?? undefined, rooms: new Map(entries) };
+}
+
+/** The position that is further on, if both are of one epoch; else `newer`, as positions only leave an epoch forward. */
+export function further(newer: string | undefined, other: string | undefined): string | undefined {
+  const [a, b] = [parsePosition(newer), parsePosition(other)];
+  if (!a || !b) return newer ?? other;
+  return a.epoch === b.epoch && a.partition === b.partition && b.offset > a.offset ? other : newer;
+}
+
+/** Writes a place to a store: the newest, one write at a time, at most one each `intervalMs`. */
+export class PlaceKeeper {
+  #timer: ReturnType<typeof setTimeout> | undefined;
+  #writing: Promise<void> | undefined;
+  #isDirty = false;
+  #hasFailed = false;
+  #isClosed = false;
+
+  constructor(
+    private readonly store: Store,
+    private readonly intervalMs: number,
+    private readonly place: () => Place,
+    private readonly onError: (error: RelayError) => void,
+  ) {}
+
+  /** The last place; `undefined` for a first start, `damaged` (and told) when there is one that can't be read. */
+  async load(): Promise<Place | undefined | 'damaged'> {
+    let text: string | undefined;
+    try {
+      text = await this.store.load();
+    } catch (cause) {
+      this.#tell('the store cannot be read', cause);
+      return 'damaged';
+    }
+    if (text === undefined) return undefined;
+    const place = parsePlace(text);
+    if (!place) this.onError(new RelayError('position_lost', 'the store holds no place that can be read'));
+    return place ?? 'damaged';
+  }
+
+  changed(): void {
+    if (this.#isClosed) return;
+    this.#isDirty = true;
+    this.#timer ??= setTimeout(() => {
+      this.#timer = undefined;
+      void this.flush();
+    }, this.intervalMs);
+  }
+
+  /** Resolves when the store holds the present place. A store that is synchronous holds it at once. */
+  async flush(): Promise<void> {
+    clearTimeout(this.#timer);
+    this.#timer = undefined;
+    while (this.#isDirty || this.#writing) {
+      this.#writing ??= this.#write().finally(() => {
+        this.#writing = undefined;
+      });
+      await this.#writing;
+    }
+  }
+
+  /** The last flush. */
+  close(): Promise<void> {
+    this.#isClosed = true;
+    return this.flush();
+  }
+
+  async #write(): Promise<void> {
+    this.#isDirty = false;
+    try {
+      await this.store.save(formatPlace(this.place()));
+      this.#hasFailed = false;
+    } catch (cause) {
+      if (!this.#hasFailed) this.#tell('the place cannot be stored', cause);
+      this.#hasFailed = true;
+    }
+  }
+
+  #tell(text: string, cause: unknown): void {
+    this.onError(cause instanceof RelayError ? cause : new RelayError('internal', text, { cause }));
+  }
+}
