@@ -13,15 +13,22 @@ class Subscriber {
   digest = 0;
   expected = { count: 0, digest: 0 };
 
-  constructor(rooms) {
+  /** @param token of a relay's client, which asks for its rooms; a pod's is put into them */
+  constructor(rooms, token) {
     this.rooms = rooms;
+    this.token = token;
   }
 
-  connect(port) {
+  async connect(port) {
     const { pid, offset } = this.client ?? {};
-    const auth = { rooms: this.rooms, ...(pid && offset && { pid, offset }) };
-    this.client = new RawClient(port, auth, (event) => this.#onEvent(event));
-    return this.client.ready;
+    const auth = {
+      ...(this.token ? { token: this.token } : { rooms: this.rooms }),
+      ...(pid && offset && { pid, offset }),
+    };
+    const client = new RawClient(port, auth, (event) => this.#onEvent(event));
+    this.client = client;
+    await client.ready;
+    if (this.token && !client.isRecovered) await Promise.all(this.rooms.map((room) => client.subscribe(room)));
   }
 
   expect(expected) {
@@ -68,8 +75,8 @@ async function connectAll(port, concurrency, list) {
 
 answer({
   /** The i-th joins `rooms[i % rooms.length]`, a list of rooms. */
-  async connect({ port, count, rooms, concurrency = CONCURRENCY }) {
-    const added = Array.from({ length: count }, (_, i) => new Subscriber(rooms[i % rooms.length]));
+  async connect({ port, token, count, rooms, concurrency = CONCURRENCY }) {
+    const added = Array.from({ length: count }, (_, i) => new Subscriber(rooms[i % rooms.length], token));
     subscribers.push(...added);
     return connectAll(port, concurrency, added);
   },

@@ -75,9 +75,10 @@ export function figuresOf<Name extends string>(
   });
 }
 
-export function ratio({ samples }: Figure): number | undefined {
-  const { holdfast, streams } = samples;
-  return holdfast && streams ? median(holdfast) / median(streams) : undefined;
+/** Of the adapter, in whose place the relay may stand. */
+export function ratio({ samples: { holdfast, relay, streams } }: Figure): number | undefined {
+  const ours = holdfast ?? relay;
+  return ours && streams ? median(ours) / median(streams) : undefined;
 }
 
 /** `undefined` where there is no aim, or nothing to compare. */

@@ -5,7 +5,7 @@ import { readEvent } from './event.mjs';
 const FRAME = { text: 1, close: 8 };
 const code = (character) => character.charCodeAt(0);
 const ENGINE = { open: code('0'), ping: code('2'), message: code('4') };
-const PACKET = { connect: code('0'), event: code('2'), connectError: code('4') };
+const PACKET = { connect: code('0'), event: code('2'), ack: code('3'), connectError: code('4') };
 
 /**
  * A Socket.IO client of one TCP socket that looks at frames where they lie: a stock client costs more than the server that is
@@ -23,6 +23,7 @@ export class RawClient {
   #lastEvent;
   #opened;
   #failed;
+  #acked = [];
 
   /** Resolves with CONNECT, after which the server has it in its rooms. */
   ready = new Promise((resolve, reject) => {
@@ -51,6 +52,12 @@ export class RawClient {
     if (!this.#lastEvent) return this.#auth.offset;
     const last = JSON.parse(this.#lastEvent.toString('utf8', 2)).at(-1);
     return typeof last === 'string' ? last : this.#auth.offset;
+  }
+
+  /** Asks the relay for a room; acks come in the order of their questions. */
+  subscribe(room) {
+    this.#send(`42${this.#acked.length}${JSON.stringify(['subscribe', { room }])}`);
+    return new Promise((resolve) => this.#acked.push(resolve));
   }
 
   /** As a cut cable: the server sees the socket end, without a word of Socket.IO's. */
@@ -113,6 +120,7 @@ export class RawClient {
       const event = readEvent(data, start, end);
       if (event) this.#onEvent(event);
     } else if (type === PACKET.connect) this.#connected(data.toString('utf8', start + 2, end));
+    else if (type === PACKET.ack) this.#acked[Number.parseInt(data.toString('latin1', start + 2, end), 10)]();
     else if (type === PACKET.connectError) this.#failed(new Error(data.toString('utf8', start, end)));
   }
 

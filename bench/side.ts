@@ -1,9 +1,12 @@
 import { Redis } from 'ioredis';
+import { freePort } from '../test/harness/free-port.js';
+import { TEST_API_KEY } from '../test/harness/pod.js';
 import { eventually } from '../test/harness/poll.js';
 import { type RedisProcess, startRedis } from '../test/harness/redis.js';
+import { ALL_CAPS, TEST_JWT_SECRET, token } from '../test/harness/token.js';
 import { Worker } from './worker.js';
 
-export type SideName = 'holdfast' | 'streams' | 'pubsub';
+export type SideName = 'holdfast' | 'streams' | 'pubsub' | 'relay';
 
 /** What is published: `count` events, the k-th to `rooms[k % rooms.length]` (plan.mjs). */
 export interface Plan {
@@ -25,7 +28,7 @@ export interface PublishOptions {
 export interface Run {
   readonly events: number;
   readonly deliveries: number;
-  /** µs of CPU of the pod with the sockets, and of the pod that published. */
+  /** µs of CPU of the pod with the sockets, and of the pod that published; NaN where its HTTP client's can't be told apart. */
   readonly receivingUs: number;
   readonly sendingUs: number;
   /** From the first event's publication to the last one's arrival. */
@@ -55,7 +58,8 @@ export class Side implements AsyncDisposable {
     readonly receiving: Worker,
     readonly sending: Worker,
     readonly clients: Worker,
-    readonly port: number,
+    /** Where and with what clients connect. */
+    readonly address: { readonly port: number; readonly token?: string },
   ) {
     this.#redis = new Redis(server.url);
   }
@@ -63,12 +67,14 @@ export class Side implements AsyncDisposable {
   /** @param options of the adapter; only Holdfast's has any */
   static async start(name: SideName, options: object = {}): Promise<Side> {
     const server = await startRedis({ aof: 'off' });
-    const pod = (): Worker =>
-      new Worker('pod.mjs', [JSON.stringify({ adapter: name, redisUrl: server.url, options })], ['--expose-gc']);
-    const [receiving, sending, clients] = [pod(), pod(), new Worker('clients.mjs')];
-    const port = await receiving.ask<number>('listen');
-    await sending.ask('listen');
-    return new Side(name, server, receiving, sending, clients, port);
+    const pod = async (pod: string): Promise<Worker> =>
+      name === 'relay'
+        ? new Worker('relay.mjs', [JSON.stringify(await relaySettings(server.url, pod))], ['--expose-gc'])
+        : new Worker('pod.mjs', [JSON.stringify({ name, redisUrl: server.url, options })], ['--expose-gc']);
+    const [receiving, sending, clients] = [await pod('a'), await pod('b'), new Worker('clients.mjs')];
+    const [port] = await Promise.all([receiving.ask<number>('listen'), sending.ask('listen')]);
+    const address = { port, ...(name === 'relay' && { token: await token({ sub: 'u', caps: ALL_CAPS }) }) };
+    return new Side(name, server, receiving, sending, clients, address);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -79,7 +85,7 @@ export class Side implements AsyncDisposable {
 
   /** Subscribers that are in their rooms, the i-th in `rooms[i % rooms.length]`, and that hear what the other pod publishes. */
   async connect(count: number, rooms: readonly (readonly string[])[], concurrency?: number): Promise<void> {
-    await this.clients.ask('connect', { port: this.port, count, rooms, concurrency });
+    await this.clients.ask('connect', { ...this.address, count, rooms, concurrency });
     const plan = { count: 1, rooms: [rooms[0]?.[0] as string] };
     await eventually(
       async () => {
@@ -123,7 +129,7 @@ export class Side implements AsyncDisposable {
       events: plan.count,
       deliveries,
       receivingUs: receivingTo - receivingFrom,
-      sendingUs: sendingTo - sendingFrom,
+      sendingUs: this.name === 'relay' ? Number.NaN : sendingTo - sendingFrom,
       wallMs: (arrivedAt - startedAt) / 1000,
       p50Ms: p50 / 1000,
       p99Ms: p99 / 1000,
@@ -161,6 +167,20 @@ export class Side implements AsyncDisposable {
       monitor.disconnect();
     }
   }
+}
+
+async function relaySettings(redisUrl: string, pod: string) {
+  const env = {
+    PORT: String(await freePort()),
+    OPS_PORT: String(await freePort()),
+    HOLDFAST_HOST: '127.0.0.1',
+    HOLDFAST_OPS_HOST: '127.0.0.1',
+    REDIS_URL: redisUrl,
+    HOLDFAST_POD: pod,
+    HOLDFAST_JWT_SECRET: TEST_JWT_SECRET,
+    HOLDFAST_API_KEYS: TEST_API_KEY,
+  };
+  return { env, apiKey: TEST_API_KEY };
 }
 
 /** Not a look whether one entry is there, or which is the first: heartbeats do so too. */

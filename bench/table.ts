@@ -2,21 +2,23 @@ import { readFileSync, writeFileSync } from 'node:fs';
 import { type Figure, isMet, median, ratio } from './figures.js';
 import type { SideName } from './side.js';
 
-const COLUMNS: readonly [SideName, string][] = [
+const COLUMNS: readonly (readonly [SideName, string])[] = [
   ['holdfast', 'Holdfast'],
   ['streams', 'streams adapter'],
   ['pubsub', 'Pub/Sub adapter'],
+  ['relay', 'Holdfast relay'],
 ];
 const BEGIN = '<!-- bench:begin -->';
 const END = '<!-- bench:end -->';
 
 /** Markdown: one row per figure, medians, and our value divided by the streams adapter's beside its aim. */
 export function table(figures: readonly Figure[]): string {
-  const head = ['', ...COLUMNS.map(([, title]) => title), 'Holdfast / streams', 'aim'];
+  const columns = COLUMNS.filter(([side]) => figures.some(({ samples }) => samples[side]));
+  const head = ['', ...columns.map(([, title]) => title), 'Holdfast / streams', 'aim'];
   const rows = figures.map((figure) => [
     `${figure.title}, ${figure.unit}`,
-    ...COLUMNS.map(([side]) => (figure.samples[side] ? digits(median(figure.samples[side])) : '–')),
-    ratio(figure)?.toFixed(2) ?? '–',
+    ...columns.map(([side]) => digits(median(figure.samples[side] ?? []))),
+    digits(ratio(figure) ?? Number.NaN),
     aim(figure),
   ]);
   return [head, head.map(() => '---'), ...rows].map((cells) => `| ${cells.join(' | ')} |`).join('\n');
@@ -24,6 +26,7 @@ export function table(figures: readonly Figure[]): string {
 
 /** Three digits that count. */
 function digits(value: number): string {
+  if (!Number.isFinite(value)) return '–';
   if (Math.abs(value) >= 100) return Math.round(value).toLocaleString('en');
   return value.toFixed(Math.abs(value) >= 10 ? 1 : 2);
 }

@@ -35,7 +35,7 @@ async function comeAndGo(side: Side, count: number) {
   const memory = () => side.receiving.ask<Memory>('memory');
   const before = await memory();
   const [idle] = await side.cpu();
-  const wanted = { port: side.port, count, rooms: ROOMS };
+  const wanted = { ...side.address, count, rooms: ROOMS };
   const { startedAt, endedAt } = await side.clients.ask<{ startedAt: number; endedAt: number }>('connect', wanted);
   await side.quiet();
   const [connected] = await side.cpu();

@@ -87,7 +87,7 @@ const specsOf = (title: string, cpu: number) =>
 async function warmUp(side: Side, { seen }: Scenario): Promise<void> {
   await side.publish(seen, { perSecond: BURST });
   await side.cutAll();
-  await side.clients.ask('resume', { port: side.port, concurrency: WARM_UP_CONCURRENCY });
+  await side.clients.ask('resume', { port: side.address.port, concurrency: WARM_UP_CONCURRENCY });
   await side.quiet();
 }
 
@@ -118,7 +118,7 @@ async function round(bench: Bench, side: Side, { run, seen, missed }: Scenario, 
 
 async function comeBack(side: Side) {
   const { startedAt, recovered } = await side.clients.ask<{ startedAt: number; recovered: number }>('resume', {
-    port: side.port,
+    port: side.address.port,
   });
   const { arrivedAt } = await side.clients.ask<{ arrivedAt: number }>('arrived', { withinMs: 120_000 });
   return { startedAt, recovered, arrivedAt };
