@@ -47,5 +47,8 @@ it('Holdfast beside its alternatives', async () => {
   if (!settings.isWriting) return;
   await recordEvidence('bench', figures);
   const machine = `Medians of ${rounds} rounds on ${cpus().length} shared cores with Node ${process.version.slice(1)}, made by \`BENCH_WRITE=1 npm run bench\`.`;
-  writeBetweenMarkers(new URL('../README.md', import.meta.url), `${machine}\n\n${table(figures)}`);
+  writeBetweenMarkers(
+    new URL('../README.md', import.meta.url),
+    `${machine}\n\n${table(figures.filter(({ isDetail }) => !isDetail))}`,
+  );
 });

@@ -1,13 +1,15 @@
 import type { Side, SideName } from './side.js';
 
-/** What our value divided by the streams adapter's should be. */
-export type Aim = { readonly atMost: number } | { readonly atLeast: number };
+/** What our value divided by the streams adapter's should be; or a limit of our value itself, whatever theirs. */
+export type Aim = { readonly atMost: number } | { readonly atLeast: number } | { readonly limit: number };
 
 /** One row of the table. */
 export interface Figure {
   readonly title: string;
   readonly unit: string;
   readonly aim?: Aim;
+  /** For the evidence and whoever runs it; the README goes without. */
+  readonly isDetail?: boolean;
   /** One value per round. */
   readonly samples: Partial<Record<SideName, readonly number[]>>;
 }
@@ -76,14 +78,21 @@ export function figuresOf<Name extends string>(
 }
 
 /** Of the adapter, in whose place the relay may stand. */
-export function ratio({ samples: { holdfast, relay, streams } }: Figure): number | undefined {
-  const ours = holdfast ?? relay;
-  return ours && streams ? median(ours) / median(streams) : undefined;
+const ours = ({ samples: { holdfast, relay } }: Figure): number | undefined => {
+  const values = holdfast ?? relay;
+  return values && median(values);
+};
+
+export function ratio(figure: Figure): number | undefined {
+  const [value, { streams }] = [ours(figure), figure.samples];
+  return value !== undefined && streams ? value / median(streams) : undefined;
 }
 
 /** `undefined` where there is no aim, or nothing to compare. */
 export function isMet(figure: Figure): boolean | undefined {
-  const got = ratio(figure);
-  if (got === undefined || !figure.aim) return undefined;
-  return 'atMost' in figure.aim ? got <= figure.aim.atMost : got >= figure.aim.atLeast;
+  const { aim } = figure;
+  if (!aim) return undefined;
+  const got = 'limit' in aim ? ours(figure) : ratio(figure);
+  if (got === undefined) return undefined;
+  return 'atLeast' in aim ? got >= aim.atLeast : got <= ('limit' in aim ? aim.limit : aim.atMost);
 }

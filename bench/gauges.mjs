@@ -17,8 +17,8 @@ export const gauges = {
   memory() {
     globalThis.gc();
     globalThis.gc();
-    const { heapUsed, external, rss } = process.memoryUsage();
-    return { used: heapUsed + external, rss };
+    const { heapUsed, external } = process.memoryUsage();
+    return heapUsed + external;
   },
 
   /** From here on `strain` counts. */

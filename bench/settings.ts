@@ -13,7 +13,7 @@ export interface Settings {
   readonly isWriting: boolean;
 }
 
-const SIDES: readonly SideName[] = ['holdfast', 'streams', 'pubsub'];
+const SIDES: readonly SideName[] = ['holdfast', 'streams', 'pubsub', 'floor'];
 /** Of its own accord only: it does more for each event than an adapter, and its events come over HTTP. */
 const OPTIONAL_SIDES: readonly SideName[] = ['relay'];
 

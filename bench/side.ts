@@ -6,7 +6,7 @@ import { type RedisProcess, startRedis } from '../test/harness/redis.js';
 import { ALL_CAPS, TEST_JWT_SECRET, token } from '../test/harness/token.js';
 import { Worker } from './worker.js';
 
-export type SideName = 'holdfast' | 'streams' | 'pubsub' | 'relay';
+export type SideName = 'holdfast' | 'streams' | 'pubsub' | 'relay' | 'floor';
 
 /** What is published: `count` events, the k-th to `rooms[k % rooms.length]` (plan.mjs). */
 export interface Plan {
@@ -48,6 +48,9 @@ const QUIET_MS = 100;
 /** µs in that time that a server without anything to do may need: heartbeats, and our question. */
 const QUIET_US = 3000;
 
+/** What isn't one of the adapters. */
+const PROGRAMS: Partial<Record<SideName, string>> = { relay: 'relay.mjs', floor: 'floor.mjs' };
+
 /** One contestant: a Redis of its own, pod A with the sockets, pod B that publishes through the adapter, and the clients. */
 export class Side implements AsyncDisposable {
   readonly #redis: Redis;
@@ -67,10 +70,11 @@ export class Side implements AsyncDisposable {
   /** @param options of the adapter; only Holdfast's has any */
   static async start(name: SideName, options: object = {}): Promise<Side> {
     const server = await startRedis({ aof: 'off' });
-    const pod = async (pod: string): Promise<Worker> =>
-      name === 'relay'
-        ? new Worker('relay.mjs', [JSON.stringify(await relaySettings(server.url, pod))], ['--expose-gc'])
-        : new Worker('pod.mjs', [JSON.stringify({ name, redisUrl: server.url, options })], ['--expose-gc']);
+    const pod = async (pod: string): Promise<Worker> => {
+      const settings =
+        name === 'relay' ? await relaySettings(server.url, pod) : { name, redisUrl: server.url, options };
+      return new Worker(PROGRAMS[name] ?? 'pod.mjs', [JSON.stringify(settings)], ['--expose-gc']);
+    };
     const [receiving, sending, clients] = [await pod('a'), await pod('b'), new Worker('clients.mjs')];
     const [port] = await Promise.all([receiving.ask<number>('listen'), sending.ask('listen')]);
     const address = { port, ...(name === 'relay' && { token: await token({ sub: 'u', caps: ALL_CAPS }) }) };
@@ -139,6 +143,11 @@ export class Side implements AsyncDisposable {
   /** µs of CPU so far, of the pod with the sockets and of the pod that publishes. */
   cpu(): Promise<[number, number]> {
     return Promise.all([this.receiving.ask<number>('cpu'), this.sending.ask<number>('cpu')]);
+  }
+
+  /** Bytes that the pod with the sockets has in use, once its garbage is gone. */
+  memory(): Promise<number> {
+    return this.receiving.ask('memory');
   }
 
   /** Both pods have nothing left to do. */

@@ -20,3 +20,6 @@ export async function withSides<Result>(
     await Promise.all(sides.map((side) => side[Symbol.asyncDispose]()));
   }
 }
+
+export const without = (names: readonly SideName[], ...unwanted: readonly SideName[]): readonly SideName[] =>
+  names.filter((name) => !unwanted.includes(name));

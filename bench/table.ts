@@ -1,5 +1,5 @@
 import { readFileSync, writeFileSync } from 'node:fs';
-import { type Figure, isMet, median, ratio } from './figures.js';
+import { type Aim, type Figure, isMet, median, ratio } from './figures.js';
 import type { SideName } from './side.js';
 
 const COLUMNS: readonly (readonly [SideName, string])[] = [
@@ -7,11 +7,12 @@ const COLUMNS: readonly (readonly [SideName, string])[] = [
   ['streams', 'streams adapter'],
   ['pubsub', 'Pub/Sub adapter'],
   ['relay', 'Holdfast relay'],
+  ['floor', 'floor'],
 ];
 const BEGIN = '<!-- bench:begin -->';
 const END = '<!-- bench:end -->';
 
-/** Markdown: one row per figure, medians, and our value divided by the streams adapter's beside its aim. */
+/** Markdown: one row per figure, medians over the rounds, and our value divided by the streams adapter's beside its aim. */
 export function table(figures: readonly Figure[]): string {
   const columns = COLUMNS.filter(([side]) => figures.some(({ samples }) => samples[side]));
   const head = ['', ...columns.map(([, title]) => title), 'Holdfast / streams', 'aim'];
@@ -27,15 +28,20 @@ export function table(figures: readonly Figure[]): string {
 /** Three digits that count. */
 function digits(value: number): string {
   if (!Number.isFinite(value)) return '–';
-  if (Math.abs(value) >= 100) return Math.round(value).toLocaleString('en');
+  if (Math.abs(value) >= 100 || Number.isInteger(value)) return Math.round(value).toLocaleString('en');
   return value.toFixed(Math.abs(value) >= 10 ? 1 : 2);
 }
 
 function aim(figure: Figure): string {
   if (!figure.aim) return '';
-  const text = 'atMost' in figure.aim ? `≤ ${figure.aim.atMost}` : `≥ ${figure.aim.atLeast}`;
+  const text = aimText(figure.aim, figure.unit);
   const met = isMet(figure);
   return met === undefined ? text : `${text} ${met ? '✓' : '✗'}`;
+}
+
+function aimText(aim: Aim, unit: string): string {
+  if ('atMost' in aim) return `≤ ${aim.atMost}`;
+  return 'atLeast' in aim ? `≥ ${aim.atLeast}` : `≤ ${aim.limit} ${unit}`;
 }
 
 /** Replaces what is between the markers of a page. */

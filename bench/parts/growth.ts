@@ -1,6 +1,6 @@
 import { type Bench, type Figure, figuresOf, interleave, type Part } from '../figures.js';
 import { BURST, type Side } from '../side.js';
-import { withSides } from '../sides.js';
+import { without, withSides } from '../sides.js';
 
 const SOCKETS = [50, 500, 5000];
 const DELIVERIES = 200_000;
@@ -14,10 +14,11 @@ const STRIDE = 7919;
 /** How the cost of a burst grows with the sockets of one room, and with the rooms of which each event meets one. */
 export const growth: Part = {
   name: 'growth',
-  run: async (bench) => [
-    ...(await withSides(bench.sides, (sides) => bySockets(bench, sides))),
-    ...(await withSides(bench.sides, (sides) => byRooms(bench, sides))),
-  ],
+  async run(bench) {
+    const sockets = await withSides(bench.sides, (sides) => bySockets(bench, sides));
+    // the floor has no rooms
+    return [...sockets, ...(await withSides(without(bench.sides, 'floor'), (sides) => byRooms(bench, sides)))];
+  },
 };
 
 async function bySockets(bench: Bench, sides: readonly Side[]): Promise<Figure[]> {

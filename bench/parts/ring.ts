@@ -1,6 +1,6 @@
 import { figuresOf, interleave, type Part, type Spec } from '../figures.js';
 import { BURST, type Side } from '../side.js';
-import { withSides } from '../sides.js';
+import { without, withSides } from '../sides.js';
 
 const SOCKETS = 10;
 const EVENTS = 5000;
@@ -10,7 +10,7 @@ const ROOM = 'news';
 export const ring: Part = {
   name: 'ring',
   run: (bench) =>
-    withSides(bench.sides, async (sides) => {
+    withSides(without(bench.sides, 'floor'), async (sides) => {
       for (const side of sides) {
         await side.connect(SOCKETS, [[ROOM]]);
         await publish(side, EVENTS);
@@ -20,14 +20,12 @@ export const ring: Part = {
         Spec
       >;
       const taken = await interleave(sides, bench.rounds, async (side) => {
-        const before = await used(side);
+        const before = await side.memory();
         await publish(side, EVENTS);
-        return { bytes: ((await used(side)) - before) / EVENTS };
+        return { bytes: ((await side.memory()) - before) / EVENTS };
       });
       return figuresOf(specs, taken);
     }),
 };
 
 const publish = (side: Side, count: number) => side.publish({ count, rooms: [ROOM] }, { perSecond: BURST });
-
-const used = async (side: Side): Promise<number> => (await side.receiving.ask<{ used: number }>('memory')).used;
