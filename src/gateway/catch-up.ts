@@ -1,7 +1,7 @@
 import type { Logger } from '../core/ports.js';
 import { sleep } from '../core/sleep.js';
 import type { EventLog, LogGap, Page } from '../log/index.js';
-import { Delivery, type Parcel } from './frames.js';
+import { Delivery, joinParcels, type Parcel } from './frames.js';
 import type { GatewayMetrics } from './metrics.js';
 import { BEHIND_BYTES } from './outbox.js';
 import type { Ring } from './ring.js';
@@ -66,16 +66,40 @@ export class CatchUp {
 
   begin(subscriber: Subscriber): void {
     if (subscriber.state !== 'behind' || subscriber.isReplaying) return;
-    if (!this.#behind.has(subscriber)) {
-      const isFirst = subscriber.positionToldAt === 0;
-      const fresh = { value: 0, since: performance.now(), given: 0, usedLog: false, missedTrimmed: false, isFirst };
-      this.#behind.set(subscriber, fresh);
-      this.#watch();
-    }
+    this.#progressOf(subscriber);
     // the common case: nothing was missed
     if (!subscriber.isPageUnsent && subscriber.offset >= this.options.hub.dispatched(subscriber.partition).offset)
       this.#goLive(subscriber);
     else this.#next(subscriber);
+  }
+
+  /** Gives all that was missed at once if it is that little, and the ring has it. */
+  giveLittle(subscriber: Subscriber, maxEntries: number, maxBytes: number): void {
+    const { hub, metrics } = this.options;
+    const ring = hub.ring(subscriber.partition);
+    const dispatched = hub.dispatched(subscriber.partition);
+    if (subscriber.epoch !== dispatched.epoch || !ring.covers(subscriber.offset)) return;
+    const { deliveries, control, scanned } = ring.page(subscriber.offset, subscriber.joins, PAGE_BYTES);
+    if (control || scanned < dispatched.offset || deliveries.length > maxEntries) return;
+    if (deliveries.length > 0) {
+      const parcel = joinParcels(deliveries.map((delivery) => delivery.parcel));
+      if (parcel.bytes > maxBytes) return;
+      subscriber.outbox.write(parcel);
+      metrics.delivered.inc({ path: 'ring' }, deliveries.length);
+      this.#progressOf(subscriber).given += deliveries.length;
+    }
+    subscriber.advance(dispatched.ms, scanned);
+  }
+
+  #progressOf(subscriber: Subscriber): Progress {
+    let progress = this.#behind.get(subscriber);
+    if (!progress) {
+      const isFirst = subscriber.positionToldAt === 0;
+      progress = { value: 0, since: performance.now(), given: 0, usedLog: false, missedTrimmed: false, isFirst };
+      this.#behind.set(subscriber, progress);
+      this.#watch();
+    }
+    return progress;
   }
 
   forget(subscriber: Subscriber): void {

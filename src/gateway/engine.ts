@@ -26,7 +26,12 @@ export interface EngineTransport {
 
 export interface WebSocketInternals {
   readonly bufferedAmount: number;
-  readonly _socket?: { readonly writableLength: number; readonly _handle?: { readonly writeQueueSize?: number } };
+  readonly _socket?: {
+    readonly writableLength: number;
+    readonly _handle?: { readonly writeQueueSize?: number };
+    cork(): void;
+    uncork(): void;
+  };
   readonly _sender?: { sendFrame(frames: readonly Buffer[], callback?: () => void): void };
   terminate?(): void;
 }

@@ -1,3 +1,4 @@
+import { Decoder, type Packet } from 'socket.io-parser';
 import type { Entry } from '../log/index.js';
 import type { EntryHeader } from '../wire/envelope.js';
 import { formatPosition } from '../wire/position.js';
@@ -38,6 +39,19 @@ export class Parcel {
     }
     return packets;
   }
+}
+
+/** A packet as Socket.IO's own parser sees it. */
+export function decodePacket([text, ...attachments]: PacketParts): Packet & { data: unknown[] } {
+  const decoder = new Decoder();
+  let packet: Packet | undefined;
+  decoder.on('decoded', (decoded: Packet) => {
+    packet = decoded;
+  });
+  decoder.add(text);
+  for (const attachment of attachments) decoder.add(attachment);
+  if (!packet) throw new Error('a packet without its attachments');
+  return packet as Packet & { data: unknown[] };
 }
 
 /** In one piece, and in their order. */

@@ -14,7 +14,7 @@ import { ResumeRecords } from './resume-records.js';
 import { Commands } from './socket/commands.js';
 import { Handshake } from './socket/handshake.js';
 import { SocketServer } from './socket/server.js';
-import type { Session } from './socket/session.js';
+import type { ResumeState, Session } from './socket/session.js';
 
 /** Entries that a starting pod takes into memory, so that clients who come right after a deploy need no log reads. */
 const PRELOAD_ENTRIES = 5000;
@@ -52,7 +52,7 @@ export interface GatewayOptions {
 /** Everything that clients and back ends connect to: sockets, HTTP, and the way from the log to both. */
 export class Gateway extends Service {
   readonly #hub: Hub;
-  readonly #records: ResumeRecords;
+  readonly #records: ResumeRecords<ResumeState>;
   #parts:
     | { readonly http: PublicHttpServer; readonly sockets: SocketServer; readonly ephemeral: Ephemeral }
     | undefined;

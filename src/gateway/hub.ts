@@ -9,6 +9,9 @@ import { Ring } from './ring.js';
 import { Runs } from './runs.js';
 import type { Subscriber } from './subscriber.js';
 
+/** With CONNECT and the headers they fit a TCP segment. */
+const LITTLE_ENTRIES = 12;
+const LITTLE_BYTES = 1200;
 const NOBODY: readonly Subscriber[] = [];
 
 interface PartitionView {
@@ -24,6 +27,8 @@ interface PartitionView {
 
 export interface HubOptions {
   readonly ringBytes: number;
+  /** Events end with their position; without, clients can't say where they stand. Default true. */
+  readonly withPositions?: boolean;
   readonly metrics: GatewayMetrics;
   readonly logger: Logger;
   readonly slowReaderMs: number;
@@ -163,6 +168,14 @@ export class Hub implements ReaderHandler {
     this.#catchUp.begin(subscriber);
   }
 
+  /**
+   * For one that returns, immediately before CONNECT: what it missed goes in front of it if it fits one TCP segment with it, so
+   * that a connection that flaps within milliseconds still makes progress.
+   */
+  giveLittle(subscriber: Subscriber): void {
+    subscriber.outbox.inOneSegment(() => this.#catchUp.giveLittle(subscriber, LITTLE_ENTRIES, LITTLE_BYTES));
+  }
+
   /** For a socket on its way in: carries its place over if the log began a new epoch meanwhile, and says what is gone. */
   carryOver(subscriber: Subscriber): LogGap | undefined {
     const { partition, epoch, ms, offset } = subscriber;
@@ -180,6 +193,12 @@ export class Hub implements ReaderHandler {
     this.#view(subscriber.partition).subscribers.delete(subscriber);
     for (const room of subscriber.joins.keys()) this.#unindex(subscriber, room);
     this.#catchUp.forget(subscriber);
+  }
+
+  /** Where somebody who comes now begins. */
+  newest(partition: number): { epoch: string; ms: number; offset: number } {
+    const { epoch, ms, offset } = this.#view(partition);
+    return { epoch, ...this.joinPosition({ partition, epoch, ms, offset }) };
   }
 
   /** Where a join made now takes effect: nothing at or below it belongs to the room's new member. */
@@ -220,6 +239,7 @@ export class Hub implements ReaderHandler {
   }
 
   tellPosition(subscriber: Subscriber): void {
+    if (!subscriber.hearsPositions) return;
     this.flush(subscriber);
     subscriber.positionToldAt = performance.now();
     subscriber.outbox.emit('holdfast:position', this.positionOf(subscriber));
@@ -227,6 +247,7 @@ export class Hub implements ReaderHandler {
 
   tellGap(subscriber: Subscriber, gap: LogGap): void {
     const { partition, reason, from, to } = gap;
+    if (!subscriber.hearsPositions) return;
     this.options.metrics.gaps.inc({ reason });
     this.flush(subscriber);
     subscriber.outbox.emit('holdfast:gap', {
@@ -275,7 +296,8 @@ export class Hub implements ReaderHandler {
   }
 
   #remember(view: PartitionView, partition: number, entry: Entry): Delivery {
-    const delivery = new Delivery(entry, { epoch: view.epoch, partition });
+    const { withPositions = true } = this.options;
+    const delivery = new Delivery(entry, withPositions ? { epoch: view.epoch, partition } : undefined);
     view.ring.push(delivery);
     return delivery;
   }

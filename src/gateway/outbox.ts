@@ -1,6 +1,6 @@
 import type { Socket } from 'socket.io';
 import { type EngineConnection, type EngineTransport, takesFrames, writeDirectly } from './engine.js';
-import type { Parcel } from './frames.js';
+import { decodePacket, type Parcel } from './frames.js';
 
 /** Unlogged bytes that a client may leave unread: answers, ephemeral events. */
 export const MAX_UNSENT_BYTES = 1024 * 1024;
@@ -9,6 +9,13 @@ export const BEHIND_BYTES = 256 * 1024;
 
 /** Placeholder of a packet whose WebSocket frames are ready; engine.io wants some text. */
 const PRE_ENCODED = 'b';
+
+type Listener = (...args: unknown[]) => void;
+
+/** An encoder of Socket.IO packets, such as its option `parser` brings. */
+export interface PacketEncoder {
+  encode(packet: { type: number; nsp: string; data: unknown[] }): (string | Buffer)[];
+}
 
 /**
  * The one way of packets to a connection: what leaves here is in order with everything else that Socket.IO sends.
@@ -24,7 +31,11 @@ export class Outbox {
   #transport: EngineTransport | undefined;
   #takesFrames = false;
 
-  constructor(private readonly socket: Socket) {
+  /** @param encoder the server's own, if it isn't Socket.IO's default one: packets are encoded anew by it */
+  constructor(
+    private readonly socket: Socket,
+    private readonly encoder?: PacketEncoder,
+  ) {
     this.#connection = socket.conn as unknown as EngineConnection;
   }
 
@@ -36,22 +47,42 @@ export class Outbox {
   write(parcel: Parcel, onSent?: () => void): void {
     const connection = this.#connection;
     if (!this.isOpen) return;
+    this.#tellListeners(parcel);
     const { transport } = connection;
     if (transport !== this.#transport) {
       this.#transport = transport;
       this.#takesFrames = takesFrames(connection);
     }
-    if (!this.#takesFrames || connection.upgrading || connection.listenerCount('packetCreate') > 0)
+    if (this.encoder || !this.#takesFrames || connection.upgrading || connection.listenerCount('packetCreate') > 0)
       return this.#writeParts(parcel, onSent);
     if (!onSent && writeDirectly(connection, parcel.options)) return;
     connection.write(PRE_ENCODED, parcel.options, onSent);
   }
 
+  /** What `write` writes, and what Socket.IO writes in this turn of the loop, leaves together. */
+  inOneSegment(write: () => void): void {
+    const raw = this.#connection.transport.socket?._socket;
+    raw?.cork();
+    process.nextTick(() => raw?.uncork());
+    write();
+  }
+
   #writeParts(parcel: Parcel, onSent?: () => void): void {
-    const parts = parcel.packets().flat();
+    const { encoder } = this;
+    const packets = parcel.packets();
+    const parts = (encoder ? packets.map((packet) => encoder.encode(decodePacket(packet))) : packets).flat();
     parts.forEach((part, index) => {
-      this.#connection.write(part, { preEncoded: true }, index === parts.length - 1 ? onSent : undefined);
+      this.#connection.write(part, {}, index === parts.length - 1 ? onSent : undefined);
     });
+  }
+
+  #tellListeners(parcel: Parcel): void {
+    const { _anyOutgoingListeners: listeners } = this.socket as unknown as { _anyOutgoingListeners?: Listener[] };
+    if (!listeners || listeners.length === 0) return;
+    for (const packet of parcel.packets()) {
+      const { data } = decodePacket(packet);
+      for (const listener of [...listeners]) listener.apply(this.socket, data);
+    }
   }
 
   /** Emits one of the relay's own events. */

@@ -9,26 +9,8 @@ const DROP = loadScript(import.meta.url, 'record-drop');
 /** For garbage only: a living socket's record is renewed long before. */
 export const RECORD_LIFE_MS = 24 * 3_600_000;
 
-/** What a client needs to go on elsewhere. About 0.3 kB in Redis. */
-export interface ResumeState {
-  readonly tenant: string;
-  readonly user: string;
-  readonly device: string | undefined;
-  /** Socket id. */
-  readonly sid: string;
-  readonly epoch: string;
-  readonly partition: number;
-  /** Where the client stood when it connected; one that heard of no position since goes on here. */
-  readonly ms: number;
-  readonly offset: number;
-  /** Epoch of the joins' offsets: a later one, if the log began a new epoch since the client connected. */
-  readonly roomsEpoch: string;
-  /** Rooms, scoped by tenant, each with the offset at which it was joined. */
-  readonly rooms: readonly (readonly [string, number])[];
-}
-
-export interface FoundRecord {
-  readonly state: ResumeState;
+export interface FoundRecord<State> {
+  readonly state: State;
   /** `<process id>:<connection number>`, with its line end. */
   readonly owner: string;
 }
@@ -38,7 +20,7 @@ export interface FoundRecord {
  * save, or its death, changes nothing. A record outlives its process by the recovery window: it is good while its owner is
  * among the processes, lapsed or not, or while the owner's death mark exists.
  */
-export class ResumeRecords {
+export class ResumeRecords<State> {
   #connections = 0;
 
   constructor(
@@ -57,7 +39,7 @@ export class ResumeRecords {
   }
 
   /** `'lost'`: another owner has it. */
-  async save(pid: string, owner: string, state: ResumeState, lifeMs = RECORD_LIFE_MS): Promise<'saved' | 'lost'> {
+  async save(pid: string, owner: string, state: State, lifeMs = RECORD_LIFE_MS): Promise<'saved' | 'lost'> {
     const saved = await this.connection.run(SAVE, [this.keys.resume(pid)], [owner, JSON.stringify(state), lifeMs]);
     return saved === 1 ? 'saved' : 'lost';
   }
@@ -66,7 +48,7 @@ export class ResumeRecords {
    * The record of a connection that may be resumed. `'orphaned'`: of a process that nobody knows, long dead, or alive and
    * about to renew its lease after Redis lost everything. Rejects when Redis can't answer.
    */
-  async find(pid: string): Promise<FoundRecord | 'orphaned' | undefined> {
+  async find(pid: string): Promise<FoundRecord<State> | 'orphaned' | undefined> {
     const { redis } = this.connection;
     const value = await redis.get(this.keys.resume(pid));
     if (value === null) return undefined;
@@ -80,7 +62,7 @@ export class ResumeRecords {
       ]);
       if (score === null && mark === 0) return 'orphaned';
     }
-    return { owner, state: JSON.parse(value.slice(line + 1)) as ResumeState };
+    return { owner, state: JSON.parse(value.slice(line + 1)) as State };
   }
 
   /** True: the record is `owner`'s from now on. False: somebody else was faster. */

@@ -2,7 +2,7 @@ import { FatalError } from '../core/errors.js';
 import type { Logger, Meter } from '../core/ports.js';
 import { Service } from '../core/service.js';
 import { sleep, within } from '../core/sleep.js';
-import { Connection, replyCode } from '../redis/connect.js';
+import { Connection, type RedisAddress, replyCode } from '../redis/connect.js';
 import type { Keys } from '../redis/keys.js';
 import { loadScript } from '../redis/script.js';
 import { REFUSES_FOR_NOW } from '../redis/serving.js';
@@ -23,7 +23,7 @@ const TRIM = loadScript(import.meta.url, 'trim');
 const SILENCE_MS = 2500;
 
 export interface EventLogOptions {
-  readonly url: string;
+  readonly url: RedisAddress;
   readonly keys: Keys;
   readonly topic: string;
   /** Unset: what the topic has, 1 for a new one. */

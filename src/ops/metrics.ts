@@ -31,15 +31,22 @@ export function createMeter({ version = 'unknown' }: { readonly version?: string
   const meter: PrometheusMeter = {
     contentType: registry.contentType,
     text: () => registry.metrics(),
-    counter: (spec) => counterOn(registry, spec),
-    histogram: (spec) => histogramOn(registry, spec),
-    gauge: (spec, read) => gaugeOn(registry, spec, read),
+    ...meterOn(registry),
   };
   declareProcess(registry);
   declareEventLoop(meter);
   const build = { name: 'build_info', help: 'Always 1; says the version', labels: { version: [version] } };
   meter.gauge(build, () => [[{ version }, 1]]);
   return meter;
+}
+
+/** A meter on somebody's registry. */
+export function meterOn(registry: Registry): Meter {
+  return {
+    counter: (spec) => counterOn(registry, spec),
+    histogram: (spec) => histogramOn(registry, spec),
+    gauge: (spec, read) => gaugeOn(registry, spec, read),
+  };
 }
 
 function counterOn(registry: Registry, spec: CounterSpec): Counter {

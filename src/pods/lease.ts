@@ -8,6 +8,7 @@ import { loadScript } from '../redis/script.js';
 
 const LEASE = loadScript(import.meta.url, 'lease');
 const LEAVE = loadScript(import.meta.url, 'leave');
+const LIVE = loadScript(import.meta.url, 'live');
 
 const LEASE_MS = 3000;
 const RENEW_MS = 500;
@@ -82,6 +83,12 @@ export class Lease extends Service {
       500,
       this.leave(this.options.processId, false).catch(() => false),
     );
+  }
+
+  /** Processes whose lease runs, by Redis's clock. */
+  async live(): Promise<readonly string[]> {
+    const { connection, keys } = this.options;
+    return (await connection.run(LIVE, [keys.processes], [])) as string[];
   }
 
   /** Takes a process out of the set. With `ifLapsed` only one whose lease has run out. */

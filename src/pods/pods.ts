@@ -2,7 +2,7 @@ import { once } from 'node:events';
 import type { Logger, Meter } from '../core/ports.js';
 import { Service } from '../core/service.js';
 import { sleep } from '../core/sleep.js';
-import { Connection } from '../redis/connect.js';
+import { Connection, type RedisAddress } from '../redis/connect.js';
 import type { Keys } from '../redis/keys.js';
 import { Inbox } from './inbox.js';
 import { Lease } from './lease.js';
@@ -12,7 +12,7 @@ const SILENCE_MS = 2500;
 const INBOX_SILENCE_MS = 3000;
 
 export interface PodsOptions {
-  readonly url: string;
+  readonly url: RedisAddress;
   readonly keys: Keys;
   readonly pod: string;
   readonly processId: string;
@@ -54,6 +54,11 @@ export class Pods extends Service {
     });
     const reaped = meter.counter({ name: 'processes_reaped_total', help: 'Dead processes that this one buried.' });
     const reaper = new Reaper({ ...shared, lease: this.#lease, handOvers, logger, reaped });
+  }
+
+  /** Processes whose lease runs, this one among them. */
+  live(): Promise<readonly string[]> {
+    return this.#lease.live();
   }
 
   protected async onStart(): Promise<void> {

@@ -12,8 +12,11 @@ export function replyCode(error: unknown): string {
   return error instanceof Error && error.name === 'ReplyError' ? (match?.[1] ?? 'ERR') : '';
 }
 
+/** Where Redis is: a `redis://` or `rediss://` URL, or what ioredis would be given. */
+export type RedisAddress = string | RedisOptions;
+
 export interface ConnectionOptions {
-  readonly url: string;
+  readonly url: RedisAddress;
   /** Shown in CLIENT LIST. */
   readonly name: string;
   /**
@@ -148,7 +151,9 @@ export class Connection extends EventEmitter<ConnectionEvents> {
   }
 
   #make(): Redis {
-    const redis = new Redis(this.options.url, redisOptions(this.options));
+    const { url } = this.options;
+    const options = redisOptions(this.options);
+    const redis = typeof url === 'string' ? new Redis(url, options) : new Redis({ ...url, ...options });
     redis.on('error', (error: Error) => {
       this.lastError = error.message;
     });

@@ -13,10 +13,11 @@ import type { Hub } from '../hub.js';
 import type { Locator, Place } from '../locator.js';
 import type { GatewayMetrics } from '../metrics.js';
 import { Outbox } from '../outbox.js';
-import type { FoundRecord, ResumeRecords } from '../resume-records.js';
+import type * as records from '../resume-records.js';
+import type { ResumeRecords } from '../resume-records.js';
 import { Subscriber } from '../subscriber.js';
 import { type ClientAuth, checkClientType, takeAuth } from './client-auth.js';
-import { Session, type SessionContext } from './session.js';
+import { type ResumeState, Session, type SessionContext } from './session.js';
 import { Slots } from './slots.js';
 import { closedSignal, introduce, rename } from './socket-internals.js';
 
@@ -34,7 +35,7 @@ export interface HandshakeOptions {
   readonly hub: Hub;
   readonly locator: Locator;
   readonly ephemeral: Ephemeral;
-  readonly records: ResumeRecords;
+  readonly records: ResumeRecords<ResumeState>;
   readonly inbox: Inbox;
   readonly processId: string;
   readonly metrics: GatewayMetrics;
@@ -46,6 +47,7 @@ export interface HandshakeOptions {
   readonly recoveryWindowMs: number;
 }
 
+type FoundRecord = records.FoundRecord<ResumeState>;
 type Found = FoundRecord | 'none' | 'orphaned' | 'unknown';
 
 /**
@@ -207,7 +209,7 @@ export class Handshake {
     if (record && place && !isClaimed) return undefined;
     const isRecovered = isClaimed && place.gap === undefined;
     const pid = isRecovered ? (auth.pid as string) : newPid();
-    const start = place ?? this.#now(partition);
+    const start: Place = place ?? this.options.hub.newest(partition);
     const { epoch, ms, offset } = start;
     const subscriber = new Subscriber(new Outbox(socket), { partition, epoch, ms, offset });
     if (isRecovered) rename(socket, record.state.sid);
@@ -244,12 +246,6 @@ export class Handshake {
       if (auth.pid !== undefined) throw error;
       return locator.guess(position, partition);
     }
-  }
-
-  #now(partition: number): Place {
-    const { hub } = this.options;
-    const { epoch, ms, offset } = hub.dispatched(partition);
-    return { epoch, ...hub.joinPosition({ partition, epoch, ms, offset }) };
   }
 
   /** Takes the record over and ends its connection, wherever that is. */

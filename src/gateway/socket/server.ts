@@ -9,10 +9,10 @@ import type { Inbox } from '../../pods/index.js';
 import type { Ephemeral } from '../ephemeral.js';
 import type { Hub } from '../hub.js';
 import type { DisconnectCode, GatewayMetrics } from '../metrics.js';
+import { Sweep } from '../sweep.js';
 import type { Commands } from './commands.js';
 import { type Handshake, toConnectError } from './handshake.js';
 import type { Session } from './session.js';
-import { Sweep } from './sweep.js';
 
 export interface SocketServerOptions {
   readonly http: HttpServer;

@@ -1,36 +1,41 @@
 import type { Socket } from 'socket.io';
 import type { Identity } from '../../admission/index.js';
-import { within } from '../../core/sleep.js';
 import type { LogGap } from '../../log/index.js';
 import { scoped } from '../../wire/names.js';
 import type { Hub } from '../hub.js';
-import type { GatewayMetrics } from '../metrics.js';
-import type { ResumeRecords, ResumeState } from '../resume-records.js';
+import { Resumable, type ResumableContext } from '../resumable.js';
 import type { Subscriber } from '../subscriber.js';
 import { RateLimit } from './rate-limit.js';
 
 const MAX_TIMER_MS = 2 ** 31 - 1;
-/** A connect waits so long for its record to be stored. */
-const SAVE_MS = 500;
+/** What a client needs to go on elsewhere. About 0.3 kB in Redis. */
+export interface ResumeState {
+  readonly tenant: string;
+  readonly user: string;
+  readonly device: string | undefined;
+  /** Socket id. */
+  readonly sid: string;
+  readonly epoch: string;
+  readonly partition: number;
+  /** Where the client stood when it connected; one that heard of no position since goes on here. */
+  readonly ms: number;
+  readonly offset: number;
+  /** Epoch of the joins' offsets: a later one, if the log began a new epoch since the client connected. */
+  readonly roomsEpoch: string;
+  /** Rooms, scoped by tenant, each with the offset at which it was joined. */
+  readonly rooms: readonly (readonly [string, number])[];
+}
 
-export interface SessionContext {
+export interface SessionContext extends ResumableContext<ResumeState> {
   readonly hub: Hub;
-  readonly records: ResumeRecords;
-  readonly metrics: GatewayMetrics;
   readonly messagesPerSecond: number;
   readonly publishesPerSecond: number;
-  readonly recoveryWindowMs: number;
 }
 
 /** One connected client: its identity, its resume record and its limits. */
-export class Session {
+export class Session extends Resumable<ResumeState> {
   readonly messages: RateLimit;
   readonly publishes: RateLimit;
-  /** Another pod, or another connection of this one, has taken the record over: it is no longer ours to touch. */
-  isSuperseded = false;
-  /** The record doesn't hold what it should: the sweep saves it. */
-  isDirty = false;
-  savedAt = 0;
   /** A room that an unsubscribe is about to leave. */
   leaving: string | undefined;
   /** What is gone of that which the client had not seen when it came; it is told so when it is connected. */
@@ -38,21 +43,18 @@ export class Session {
   #expiry: NodeJS.Timeout | undefined;
   #commands: Promise<void> = Promise.resolve();
   #waitingSize = 0;
-  #saving: Promise<boolean> | undefined;
-  #mustSaveAgain = false;
-  #hasEnded = false;
   /** Where it stood when it connected: what a client that heard of no position goes on from, whatever became of its epoch. */
   readonly #start: { readonly epoch: string; readonly ms: number; readonly offset: number };
 
   constructor(
     readonly socket: Socket,
-    readonly subscriber: Subscriber,
-    /** Names the record; the client brings it when it returns. */
-    public pid: string,
-    readonly owner: string,
+    subscriber: Subscriber,
+    pid: string,
+    owner: string,
     public identity: Identity,
     private readonly context: SessionContext,
   ) {
+    super(subscriber, pid, owner, context);
     const { epoch, ms, offset } = subscriber;
     this.#start = { epoch, ms, offset };
     const now = performance.now();
@@ -79,7 +81,6 @@ export class Session {
 
   // --- resume record
 
-  /** What a client needs to go on elsewhere. */
   state(): ResumeState {
     const { subscriber, identity } = this;
     const { epoch, ms, offset } = this.#start;
@@ -97,42 +98,7 @@ export class Session {
     };
   }
 
-  /** True once Redis holds the present state. False: it doesn't, within the time that a client waits. */
-  async save(withinMs = SAVE_MS): Promise<boolean> {
-    if (this.isSuperseded || this.#hasEnded) return false;
-    this.isDirty = true;
-    this.#mustSaveAgain = true;
-    this.#saving ??= this.#saveUntilCurrent();
-    return (await within(withinMs, this.#saving)) ?? false;
-  }
-
-  async #saveUntilCurrent(): Promise<boolean> {
-    const { records, metrics } = this.context;
-    try {
-      do {
-        this.#mustSaveAgain = false;
-        if ((await records.save(this.pid, this.owner, this.state())) === 'lost') {
-          metrics.records.inc({ outcome: 'lost' });
-          this.supersede();
-          return false;
-        }
-      } while (this.#mustSaveAgain && !this.#hasEnded);
-      this.isDirty = false;
-      this.savedAt = performance.now();
-      metrics.records.inc({ outcome: 'saved' });
-      return true;
-    } catch {
-      metrics.records.inc({ outcome: 'failed' });
-      return false;
-    } finally {
-      this.#saving = undefined;
-    }
-  }
-
-  /** Ends a connection whose client goes on elsewhere; the record is the other's. */
-  supersede(): void {
-    if (this.isSuperseded) return;
-    this.isSuperseded = true;
+  protected onSuperseded(): void {
     // one that is still on its way in starts afresh
     if (!this.socket.connected) return;
     this.subscriber.endCode = 'replaced';
@@ -142,13 +108,9 @@ export class Session {
   /** The connection is gone. `isFinal`: its client left on purpose and won't resume. */
   async end(isFinal: boolean): Promise<void> {
     clearTimeout(this.#expiry);
-    this.#hasEnded = true;
-    const { records, recoveryWindowMs, hub } = this.context;
-    const state = this.state();
-    hub.remove(this.subscriber);
-    if (this.isSuperseded) return;
-    if (isFinal || recoveryWindowMs === 0) await records.drop(this.pid, this.owner).catch(() => {});
-    else await records.save(this.pid, this.owner, state, recoveryWindowMs).catch(() => 'lost');
+    const released = this.release(isFinal);
+    this.context.hub.remove(this.subscriber);
+    await released;
   }
 
   // --- token
@@ -156,7 +118,7 @@ export class Session {
   /** Closes the transport when the token ends: a client that has a new one resumes, one that hasn't is refused at connect. */
   watchExpiry(): void {
     clearTimeout(this.#expiry);
-    if (this.#hasEnded) return;
+    if (this.hasEnded) return;
     const left = this.identity.expiresAt - Date.now();
     this.#expiry = setTimeout(
       () => {

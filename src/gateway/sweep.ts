@@ -1,6 +1,5 @@
-import type { Hub } from '../hub.js';
-import { RECORD_LIFE_MS } from '../resume-records.js';
-import type { Session } from './session.js';
+import type { Hub } from './hub.js';
+import type { Resumable } from './resumable.js';
 
 const TICK_MS = 1000;
 /** Most ticks of a round over all sockets; fewer, if they must hear their position oftener. */
@@ -16,14 +15,14 @@ const RESAVE_MS = 50;
  */
 export class Sweep {
   #timer: NodeJS.Timeout | undefined;
-  #round: Iterator<Session> | undefined;
+  #round: Iterator<Resumable<unknown>> | undefined;
   #resaving: NodeJS.Timeout | undefined;
   /** A round over all was begun, and not finished. */
   #mustResaveAll = false;
   readonly #parts: number;
 
   constructor(
-    private readonly sessions: ReadonlyMap<string, Session>,
+    private readonly sessions: ReadonlyMap<string, Resumable<unknown>>,
     private readonly hub: Hub,
     private readonly positionHeartbeatMs: number,
   ) {
@@ -69,11 +68,11 @@ export class Sweep {
     }
   }
 
-  #visit(session: Session, now: number): void {
+  #visit(session: Resumable<unknown>, now: number): void {
     const { subscriber } = session;
     if (subscriber.state === 'closed' || session.isSuperseded) return;
     const isDue = now - subscriber.positionToldAt >= this.positionHeartbeatMs - TICK_MS * this.#parts;
     if (subscriber.state === 'live' && isDue) this.hub.tellPosition(subscriber);
-    if (session.isDirty || now - session.savedAt > RECORD_LIFE_MS / 2) void session.save();
+    if (session.isStale) void session.save();
   }
 }

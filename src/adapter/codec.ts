@@ -1,0 +1,42 @@
+import { Encoder, PacketType } from 'socket.io-parser';
+
+const encoder = new Encoder();
+/** The only key of an object that stands for binary data. */
+const BINARY = '\0binary';
+
+/**
+ * Arguments of an event as clients get them: a JSON array, and binary data beside it.
+ *
+ * @throws {TypeError} for what JSON can't hold
+ */
+export function encodeArguments(args: readonly unknown[]): { payload: string; attachments: Buffer[] } {
+  const [text, ...parts] = encoder.encode({ type: PacketType.EVENT, nsp: '/', data: args as unknown[] });
+  if (parts.length === 0) return { payload: text.slice(1), attachments: [] };
+  return { payload: text.slice(text.indexOf('-') + 1), attachments: parts.map(bufferOf) };
+}
+
+/** Any value for another process, as text: JSON, with binary data in base64. */
+export function stringify(value: unknown): string {
+  return JSON.stringify(value, function (this: Record<string, unknown>, key: string, plain: unknown) {
+    // a Buffer has become something else by its own toJSON
+    const original = this[key];
+    return isBinary(original) ? { [BINARY]: bufferOf(original).toString('base64') } : plain;
+  });
+}
+
+export function parse(text: string): unknown {
+  return JSON.parse(text, (_key, value: unknown) => {
+    if (typeof value !== 'object' || value === null || !Object.hasOwn(value, BINARY)) return value;
+    return Buffer.from(String((value as Record<string, unknown>)[BINARY]), 'base64');
+  });
+}
+
+function isBinary(value: unknown): value is ArrayBuffer | NodeJS.ArrayBufferView {
+  return value instanceof ArrayBuffer || ArrayBuffer.isView(value);
+}
+
+function bufferOf(part: unknown): Buffer {
+  if (Buffer.isBuffer(part)) return part;
+  if (ArrayBuffer.isView(part)) return Buffer.from(part.buffer, part.byteOffset, part.byteLength);
+  return Buffer.from(part as ArrayBuffer);
+}

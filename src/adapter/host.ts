@@ -1,0 +1,324 @@
+import { randomBytes } from 'node:crypto';
+import { silentMeter } from '../core/ports.js';
+import { Service } from '../core/service.js';
+import { within } from '../core/sleep.js';
+import { Hub } from '../gateway/hub.js';
+import { Locator } from '../gateway/locator.js';
+import { type GatewayMetrics, gatewayMetrics } from '../gateway/metrics.js';
+import { ResumeRecords } from '../gateway/resume-records.js';
+import { Sweep } from '../gateway/sweep.js';
+import { type AppendResult, EventLog } from '../log/index.js';
+import { meterOn } from '../ops/index.js';
+import { type InboxMessage, Pods } from '../pods/index.js';
+import { Keys } from '../redis/keys.js';
+import { type AdapterMetrics, adapterMetrics } from './metrics.js';
+import type { AdapterSettings } from './options.js';
+import type { ClientPlace } from './redis-client.js';
+import type { AdapterSession, SessionState } from './session.js';
+import { Turns } from './turns.js';
+
+const TOPIC = 'socket.io';
+/** Entries that a starting process takes into memory, so that clients who come right after a deploy need no log reads. */
+const PRELOAD_ENTRIES = 5000;
+const POSITION_HEARTBEAT_MS = 45_000;
+const TRIM_MS = 10_000;
+/** Each process has a group of its own, which nobody takes up again: it goes soon after it. */
+const REAP_MS = 60_000;
+/** The list of living processes may be that old where nothing depends on it. */
+const LIVE_AGE_MS = 500;
+const LIVE_MS = 1000;
+
+/** What a namespace's adapter is to its host. */
+export interface Guest {
+  /** The log is open: sockets can be given a place in it. */
+  onOpen(): void;
+  /** Of a process: a question, an answer, a volatile event. */
+  onMessage(from: string, message: Readonly<Record<string, unknown>>): void;
+}
+
+export interface HostOptions {
+  readonly place: ClientPlace;
+  readonly settings: AdapterSettings;
+  /** Clients may resume for that long, in ms; 0 = the server doesn't recover connections. */
+  readonly recoveryWindowMs: number;
+}
+
+/** What all namespaces of one Socket.IO server share: the log, its place among the processes, its sockets' records. */
+export class AdapterHost extends Service {
+  readonly processId = randomBytes(9).toString('base64url');
+  readonly metrics: GatewayMetrics;
+  readonly counts: AdapterMetrics;
+  readonly hub: Hub;
+  readonly log: EventLog;
+  readonly locator: Locator;
+  readonly records: ResumeRecords<SessionState>;
+  readonly sessions = new Map<string, AdapterSession>();
+  readonly #guests = new Map<string, Guest>();
+  readonly #pods: Pods;
+  readonly #sweep: Sweep;
+  readonly #turns: Turns[] = [];
+  /** By partition: what this process appended and has not had answered, and the newest that was. */
+  readonly #own: { pending: Promise<unknown> | undefined; offset: number; epoch: string }[] = [];
+  readonly #ending = new Set<Promise<void>>();
+  #opened: Promise<void> | undefined;
+  #isOpen = false;
+  #hasLeft = false;
+  #live: { readonly at: number; readonly asked: Promise<readonly string[]> } | undefined;
+  #lastLive: readonly string[] = [];
+
+  constructor(private readonly options: HostOptions) {
+    super();
+    const { place, settings, recoveryWindowMs } = options;
+    const { logger, registry } = settings;
+    const { processId } = this;
+    const meter = registry ? meterOn(registry) : silentMeter;
+    const keys = new Keys(`${place.keyPrefix}hf:${settings.streamName}:`);
+    this.metrics = gatewayMetrics(meter);
+    this.counts = adapterMetrics(meter);
+    const shared = { url: place.address, keys, pod: processId, processId, logger, meter };
+    const onLost = (): void => this.#fenced();
+    this.#pods = new Pods({
+      ...shared,
+      handOvers: [(dead) => this.records.markDead(dead)],
+      onReturn: () => void this.records.unmarkDead().catch(() => {}),
+      onLost,
+    });
+    this.records = new ResumeRecords(this.#pods.connection, keys, processId, recoveryWindowMs);
+    this.hub = new Hub({
+      ringBytes: settings.ringBytes,
+      slowReaderMs: settings.slowReaderMs,
+      withPositions: recoveryWindowMs > 0,
+      metrics: this.metrics,
+      logger,
+      onFenced: onLost,
+      onEpoch: () => this.#sweep.resave('all'),
+    });
+    this.log = new EventLog({
+      ...shared,
+      topic: TOPIC,
+      partitions: settings.streamCount,
+      maxEntries: settings.maxLen,
+      maxBytes: settings.maxBytes,
+      maxAgeMs: settings.maxAgeMs,
+      trimMs: TRIM_MS,
+      reapMs: REAP_MS,
+      keepMs: recoveryWindowMs + POSITION_HEARTBEAT_MS,
+      idWindowMs: 120_000,
+      handler: {
+        onEntry: (entry, partition) => this.hub.onEntry(entry, partition),
+        onBatchEnd: (partition) => {
+          const rest = this.hub.onBatchEnd(partition);
+          this.#turns[partition]?.advance();
+          return rest;
+        },
+        onGap: (gap) => this.hub.onGap(gap),
+        onEpoch: (turn) => this.hub.onEpoch(turn),
+        onFenced: onLost,
+      },
+    });
+    this.hub.attach(this.log);
+    this.locator = new Locator(this.log, this.hub);
+    this.#sweep = new Sweep(this.sessions, this.hub, POSITION_HEARTBEAT_MS);
+  }
+
+  /** Positions are known, entries come. */
+  get isOpen(): boolean {
+    return this.#isOpen;
+  }
+
+  get isStopped(): boolean {
+    return this.#hasLeft;
+  }
+
+  get recoveryWindowMs(): number {
+    return this.options.recoveryWindowMs;
+  }
+
+  // --- guests
+
+  receive(namespace: string, guest: Guest): void {
+    this.#guests.set(namespace, guest);
+    this.#opened ??= this.start().catch((error: unknown) => {
+      this.options.settings.logger.error({ event: 'adapter_failed', err: error }, 'the adapter could not start');
+    });
+  }
+
+  /** Resolves when the last one has left and all is stopped. */
+  async dismiss(namespace: string, guest: Guest): Promise<void> {
+    if (this.#guests.get(namespace) === guest) this.#guests.delete(namespace);
+    if (this.#guests.size > 0) return;
+    this.#hasLeft = true;
+    await this.stop();
+  }
+
+  /** Resolves when the log is open, or after `ms`. */
+  async whenOpen(ms: number): Promise<boolean> {
+    if (!this.#isOpen && this.#opened) await within(ms, this.#opened);
+    return this.#isOpen;
+  }
+
+  protected async onStart(): Promise<void> {
+    const { inbox } = this.#pods;
+    inbox.on('superseded', ({ owner }) => {
+      if (typeof owner === 'string') this.sessions.get(owner)?.supersede();
+    });
+    inbox.on('guest', (message) => this.#hand(message));
+    await this.#pods.start();
+    await this.log.start();
+    await this.hub.preload(PRELOAD_ENTRIES);
+    this.log.beginReading();
+    for (let partition = 0; partition < this.log.partitionCount; partition++)
+      this.#turns[partition] = new Turns(() => this.hub.dispatched(partition).offset);
+    this.#pods.connection.on('ready', () => this.#sweep.resave('dirty'));
+    if (this.recoveryWindowMs > 0) this.#sweep.start();
+    this.#isOpen = true;
+    for (const guest of this.#guests.values()) guest.onOpen();
+  }
+
+  protected async onStop(): Promise<void> {
+    this.#isOpen = false;
+    this.#sweep.stop();
+    for (const turns of this.#turns) turns.stop();
+    await within(2000, Promise.all(this.#ending));
+    this.hub.stop();
+    await within(4000, this.log.stop());
+    // records of sockets that are gone stay good when this process is no longer among the others
+    await within(
+      500,
+      this.records.markDead(this.processId).catch(() => {}),
+    );
+    await within(2000, this.#pods.stop());
+  }
+
+  /** Something that must be done before the process goes. */
+  track(ending: Promise<void>): void {
+    const tracked = ending.finally(() => this.#ending.delete(tracked));
+    this.#ending.add(tracked);
+  }
+
+  // --- the log
+
+  partitionOf(namespace: string): number {
+    return this.#isOpen ? this.log.partitionOf(namespace) : 0;
+  }
+
+  /**
+   * Resolves when Redis has accepted the entry.
+   *
+   * @throws {RelayError} `unavailable`, `overloaded`
+   */
+  async append(partition: number, body: string, attachments: readonly Buffer[]): Promise<AppendResult> {
+    const own = this.#ownOf(partition);
+    const pending = this.log.append(partition, { body, attachments });
+    own.pending = pending;
+    try {
+      const result = await pending;
+      const { epoch, offset } = result.position;
+      if (epoch !== own.epoch || offset > own.offset) Object.assign(own, { epoch, offset });
+      return result;
+    } finally {
+      if (own.pending === pending) own.pending = undefined;
+    }
+  }
+
+  /** Runs it when what this process has appended up to now was dispatched here, or after a second. */
+  afterOwn(partition: number, run: () => void): void {
+    if (!this.#isOpen) return run();
+    const own = this.#ownOf(partition);
+    const wait = (): void => this.after(partition, own, run);
+    if (own.pending === undefined) return wait();
+    void within(1000, own.pending)
+      .catch(() => {})
+      .then(wait);
+  }
+
+  /** Runs it when that entry was dispatched here, or after a second. */
+  after(partition: number, place: { readonly epoch: string; readonly offset: number }, run: () => void): void {
+    const isSame = place.epoch === this.hub.dispatched(partition).epoch;
+    const turns = this.#turns[partition];
+    if (!turns || !isSame) return run();
+    turns.after(place.offset, run);
+  }
+
+  /** The newest entry that this process appended, as far as it knows. */
+  newestOwn(partition: number): { readonly epoch: string; readonly offset: number } {
+    const { epoch, offset } = this.#ownOf(partition);
+    return { epoch, offset };
+  }
+
+  #ownOf(partition: number): { pending: Promise<unknown> | undefined; offset: number; epoch: string } {
+    this.#own[partition] ??= { pending: undefined, offset: 0, epoch: '' };
+    return this.#own[partition];
+  }
+
+  // --- other processes
+
+  /** The others that live. Rejects when Redis can't say. */
+  async others(): Promise<readonly string[]> {
+    return (await this.#ask()).filter((id) => id !== this.processId);
+  }
+
+  /** All that live, as far as it is known. */
+  async count(): Promise<number> {
+    const live = await this.#ask().catch(() => this.#lastLive);
+    return Math.max(1, live.length);
+  }
+
+  /** As `others`, but half a second old. */
+  async recentOthers(): Promise<readonly string[]> {
+    const isRecent = this.#live && performance.now() - this.#live.at < LIVE_AGE_MS;
+    const live = isRecent ? await this.#live?.asked.catch(() => undefined) : undefined;
+    return live ? live.filter((id) => id !== this.processId) : this.others();
+  }
+
+  /** Questions of one turn of the loop have one answer: who counts and who is asked are the same. */
+  #ask(): Promise<readonly string[]> {
+    const now = performance.now();
+    if (this.#live && !this.#isAsked) return this.#live.asked;
+    this.#isAsked = false;
+    queueMicrotask(() => {
+      this.#isAsked = true;
+    });
+    const asked = within(LIVE_MS, this.#isOpen ? this.#pods.live() : Promise.reject(new Error('not open'))).then(
+      (live) => {
+        if (!live) throw new Error('Redis does not answer');
+        this.#lastLive = live;
+        return live;
+      },
+    );
+    asked.catch(() => {});
+    this.#live = { at: now, asked };
+    return asked;
+  }
+
+  #isAsked = true;
+
+  async send(process: string, namespace: string, message: object): Promise<void> {
+    const from = this.processId;
+    await this.#pods.inbox.send(process, { type: 'guest', namespace, from, ...message });
+  }
+
+  /** The old connection of a session that was taken over. */
+  endElsewhere(owner: string): void {
+    const process = this.records.processOf(owner);
+    if (process === this.processId) this.sessions.get(owner)?.supersede();
+    else this.#pods.inbox.send(process, { type: 'superseded', owner }).catch(() => false);
+  }
+
+  #hand(message: InboxMessage): void {
+    const { namespace, from, request } = message;
+    if (typeof namespace !== 'string' || typeof from !== 'string') return;
+    const guest = this.#guests.get(namespace);
+    if (guest) return guest.onMessage(from, message);
+    // nobody is here to answer, and whoever asks need not wait
+    if (typeof request === 'string') this.send(from, namespace, { kind: 'absent', answers: request }).catch(() => {});
+  }
+
+  #fenced(): void {
+    this.options.settings.logger.error(
+      { event: 'adapter_fenced' },
+      'another process has the place of this one: its connections are closed',
+    );
+    for (const subscriber of this.hub.subscribers()) subscriber.outbox.closeTransport();
+  }
+}
