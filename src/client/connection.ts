@@ -7,8 +7,6 @@ import { defer } from './deferred.js';
 import { permissionsOf, type Token, TokenSource } from './token-source.js';
 import { fromWire } from './wire-errors.js';
 
-const BACKOFF_BASE_MS = 500;
-const BACKOFF_CAP_MS = 20_000;
 /** A connection that lasted so long begins the back-off anew. */
 const STABLE_MS = 5000;
 /** The relay closes the transport after `holdfast:drain` and `holdfast:closing`; a client that can't see it does so itself. */
@@ -23,6 +21,8 @@ export interface ConnectionOptions {
   readonly token: Token;
   readonly auth: Readonly<Record<string, unknown>>;
   readonly connectTimeoutMs: number;
+  readonly reconnectDelayMs: number;
+  readonly reconnectDelayMaxMs: number;
   readonly socketOptions: Partial<ManagerOptions & SocketOptions>;
 }
 
@@ -150,6 +150,7 @@ export class Connection {
 
   async #run(): Promise<void> {
     const { signal } = this.#stop;
+    const { reconnectDelayMs, reconnectDelayMaxMs } = this.options;
     for (let tries = 0; !signal.aborted; ) {
       const startedAt = performance.now();
       const { error, delayMs, isFatal } = await this.#try();
@@ -165,7 +166,8 @@ export class Connection {
       if (performance.now() - startedAt > STABLE_MS) tries = 0;
       const leastMs = Math.max(this.#leastDelayMs, error.retryAfterMs ?? 0);
       this.#leastDelayMs = 0;
-      await sleep(Math.max(leastMs, delayMs ?? fullJitter(tries++, BACKOFF_BASE_MS, BACKOFF_CAP_MS)), signal);
+      const waitMs = delayMs ?? fullJitter(tries++, reconnectDelayMs, reconnectDelayMaxMs);
+      await sleep(Math.max(leastMs, waitMs), signal);
     }
   }
 
@@ -185,11 +187,13 @@ export class Connection {
     this.#after(connectTimeoutMs, () => {
       if (!this.socket.connected) late('connecting')();
     });
+    const cut = { error: new RelayError('unavailable', 'the connection was cut') };
     try {
       this.socket.connect();
       // a stock manager doesn't notice an engine that closes before it was open
       this.socket.io.engine.once('close', () => {
-        if (!this.socket.connected) end.resolve({ error: new RelayError('unavailable', 'the connection was cut') });
+        // later, as a refusal closes the engine before it is told
+        if (!this.socket.connected) queueMicrotask(() => end.resolve(cut));
       });
     } catch (cause) {
       end.resolve({ error: new RelayError('unavailable', undefined, { cause }) });
@@ -234,7 +238,7 @@ export class Connection {
   #judge(error: RelayError, isRetryable: boolean): Ended {
     const isOfToken = error.code === 'token_expired' || error.code === 'unauthorized';
     if (isOfToken) this.#tokens.refuse(error);
-    return { error, isFatal: !isRetryable && !isOfToken };
+    return { error, isFatal: isOfToken ? this.#tokens.isOnly : !isRetryable };
   }
 
   // --- what the relay says

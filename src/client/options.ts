@@ -23,6 +23,12 @@ export interface ClientOptions {
   readonly saveEveryMs?: number;
   /** A try to connect that takes longer begins anew, in ms; default 20,000. The relay holds some for 10 s. */
   readonly connectTimeoutMs?: number;
+  /**
+   * The wait before the n-th try to reconnect is a random time up to `reconnectDelayMs` · 2ⁿ, at most `reconnectDelayMaxMs`;
+   * defaults 500 and 20,000. A connection that lasted 5 s begins anew.
+   */
+  readonly reconnectDelayMs?: number;
+  readonly reconnectDelayMaxMs?: number;
   /** Events that are remembered to know what comes twice after a failover; default 10,000. */
   readonly rememberedEvents?: number;
   /** Closes the client. */
@@ -48,6 +54,8 @@ export function settle(options: ClientOptions): Settings {
     bufferSize: wholeNumber('bufferSize', options.bufferSize ?? 1000, 1),
     saveEveryMs: wholeNumber('saveEveryMs', options.saveEveryMs ?? 250, 0),
     connectTimeoutMs: wholeNumber('connectTimeoutMs', options.connectTimeoutMs ?? 20_000, 1),
+    reconnectDelayMs: wholeNumber('reconnectDelayMs', options.reconnectDelayMs ?? 500, 1),
+    reconnectDelayMaxMs: wholeNumber('reconnectDelayMaxMs', options.reconnectDelayMaxMs ?? 20_000, 1),
     rememberedEvents: wholeNumber('rememberedEvents', options.rememberedEvents ?? 10_000, 0),
     socketOptions: options.socketOptions ?? {},
   });

@@ -26,6 +26,11 @@ export class TokenSource {
 
   constructor(private readonly source: Token) {}
 
+  /** There is no other one. */
+  get isOnly(): boolean {
+    return typeof this.source === 'string';
+  }
+
   /** @throws {RelayError} why the only token that there is was refused; `unauthorized` when there is none */
   async get(): Promise<string> {
     const isGood = this.#token !== undefined && performance.now() < this.#endsAt;

@@ -31,7 +31,7 @@ export interface Told {
 }
 
 export function open(url: string, options: Partial<ClientOptions> = {}): Told {
-  const client = createClient({ url, token: tokens(), saveEveryMs: 20, ...options });
+  const client = createClient({ url, token: tokens(), saveEveryMs: 20, reconnectDelayMs: 100, ...options });
   const told: Told = { client, states: [], resyncs: [], gaps: [], errors: [] };
   client.on('status', ({ state }) => told.states.push(state));
   client.on('resync', ({ reason }) => told.resyncs.push(reason));
