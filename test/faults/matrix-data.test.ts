@@ -1,0 +1,3 @@
+import { DATA, testGroups } from './matrix.js';
+
+testGroups(DATA, 'short');

@@ -1,0 +1,3 @@
+import { SERVING, testGroups } from './matrix.js';
+
+testGroups(SERVING, 'short');
