@@ -183,7 +183,7 @@ export class HoldfastAdapter extends Adapter implements Guest {
           const onAnswer = (answer: unknown): void => {
             const { count, value } = answer as { count?: number; value?: string };
             if (typeof count === 'number') onCount(count);
-            else onAck(parse(value as string));
+            else onAck(value === undefined ? undefined : parse(value));
           };
           const asked = { asked: new Set(ids), onAnswer, onAbsent: () => onCount(0), onTimeout: () => {} };
           const request = this.ackRequests.open(asked, timeoutMs);
@@ -313,12 +313,12 @@ export class HoldfastAdapter extends Adapter implements Guest {
             packetOf(message),
             opts,
             (count) => answer({ count }),
-            (value: unknown) => answer({ value: stringify(value) }),
+            (value: unknown) => answer(value === undefined ? {} : { value: stringify(value) }),
           );
         case 'fetch':
           return void super
             .fetchSockets(opts)
-            .then((sockets) => answer({ value: stringify((sockets as Socket[]).map(describeSocket)) }));
+            .then((sockets) => answer({ value: `[${(sockets as Socket[]).map(describeSocket)}]` }));
         case 'emit':
           return this.#onEmit(parse(String(message.data)) as unknown[], request === undefined ? undefined : answer);
       }

@@ -1,5 +1,6 @@
 import type { Namespace, Socket } from 'socket.io';
 import type { Adapter, BroadcastOptions } from 'socket.io-adapter';
+import { stringify } from './codec.js';
 
 export interface Packet {
   readonly type: number;
@@ -28,9 +29,23 @@ export const adapterInternals = (adapter: Adapter): AdapterInternals => adapter 
 export const namespaceInternals = (nsp: Namespace): NamespaceInternals => nsp as unknown as NamespaceInternals;
 export const socketInternals = (socket: Socket): SocketInternals => socket as unknown as SocketInternals;
 
-/** A socket as `fetchSockets` shows it to other servers. */
-export function describeSocket({ id, handshake, rooms, data }: Socket): object {
+/** A socket as `fetchSockets` shows it to other servers, as text. What can't be written, such as `data` with a circle, is empty. */
+export function describeSocket({ id, handshake, rooms, data }: Socket): string {
   // a session store refers to itself
   const { sessionStore: _, ...shown } = handshake as typeof handshake & { sessionStore?: unknown };
-  return { id, handshake: shown, rooms: [...rooms], data };
+  const parts = { id, rooms: [...rooms] };
+  try {
+    return stringify({ ...parts, handshake: shown, data });
+  } catch {
+    return stringify({ ...parts, handshake: writable(shown), data: writable(data) });
+  }
+}
+
+function writable(value: unknown): unknown {
+  try {
+    stringify(value);
+    return value;
+  } catch {
+    return {};
+  }
 }
