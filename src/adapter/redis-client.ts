@@ -41,8 +41,8 @@ export function placeOf(client: unknown): ClientPlace {
   if (isCluster === true || rootNodes || masters || slots)
     throw new TypeError('createAdapter: Redis Cluster is not supported yet; give it a client of a single Redis');
   if ('status' in client && typeof options === 'object' && options !== null) return ioredisPlace(options);
-  // node-redis has no options where none were given
-  if ('isOpen' in client) return nodeRedisPlace((options ?? {}) as NodeRedisOptions);
+  // node-redis has no options where none were given; its pool and its Sentinel client keep theirs to themselves
+  if ('isOpen' in client && 'options' in client) return nodeRedisPlace((options ?? {}) as NodeRedisOptions);
   throw new TypeError('createAdapter: this client does not say where its Redis is; give it new Redis(url) of ioredis');
 }
 
@@ -70,7 +70,8 @@ interface NodeRedisOptions {
 }
 
 function nodeRedisPlace({ url, socket, credentialsProvider, ...rest }: NodeRedisOptions): ClientPlace {
-  if (credentialsProvider)
+  // node-redis makes one of a password too
+  if (credentialsProvider && !rest.username && !rest.password)
     throw new TypeError(
       'createAdapter: a credentials provider cannot be shared; give it new Redis(options) of ioredis',
     );
