@@ -1,17 +1,15 @@
 import { Redis } from 'ioredis';
 import { sleep } from '../../src/core/sleep.js';
-import { parseHistory } from '../../src/log/epochs.js';
 import { Keys } from '../../src/redis/keys.js';
 import { decodeHeader } from '../../src/wire/envelope.js';
-import { parsePosition } from '../../src/wire/position.js';
 import { type Client, connect } from '../harness/client.js';
 import { type FakeClock, startFakeClock } from '../harness/fake-time.js';
-import { checkLedger, type Ledger, type ToldGap } from '../harness/ledger.js';
 import { type Pod, startPod } from '../harness/pod.js';
 import { eventually } from '../harness/poll.js';
 import { type RedisOptions, type RedisProcess, startRedis } from '../harness/redis.js';
 import { startTcpProxy, TcpProxy } from '../harness/tcp-proxy.js';
 import { ALL_CAPS, token } from '../harness/token.js';
+import { type Account, accountOf, type Log, type Standing, withheldFrom } from './account.js';
 import { Publishers } from './publishers.js';
 
 const PODS = ['pod-a', 'pod-b'] as const;
@@ -36,24 +34,6 @@ export interface Probe {
   readonly pod: string;
   readonly status: number;
   readonly at: number;
-}
-
-/** An entry of the log as it stands at the end. */
-interface Standing {
-  readonly id: string;
-  readonly ms: number;
-  readonly rooms: readonly string[];
-}
-
-/** What the stage comes to since its start. */
-export interface Account {
-  readonly ledger: Ledger;
-  /** `client: id` of what stands in the log, is of the client's room and did not reach it, told gap or not. */
-  readonly withheld: readonly string[];
-  /** Ids that stand in the log twice. */
-  readonly twice: readonly string[];
-  /** Accepted, gone, and not delivered: per client. These a gap must name, and the operator's count must hold. */
-  readonly lostPerClient: readonly number[];
 }
 
 /**
@@ -189,52 +169,17 @@ export class Stage implements AsyncDisposable {
   async settle(withinMs = 10_000): Promise<Account> {
     await this.publishers?.stop();
     const log = await this.#log();
-    await eventually(() => expectNone(this.#withheld(log)), { withinMs, what: 'the last deliveries' }).catch(
+    await eventually(() => expectNone(withheldFrom(this.clients, log)), {
+      withinMs,
+      what: 'the last deliveries',
+    }).catch(
       () => {}, // the account says which
     );
-    const history = parseHistory((await this.admin.hget(KEYS.meta, 'history')) ?? '');
-    return this.#account(log, new Set(history.map(({ epoch }) => epoch)));
-  }
-
-  /** @param epochs that Redis knows of: of one that was wiped with the meta nobody can say how far it had come */
-  #account(log: ReadonlyMap<number, Standing>, epochs: ReadonlySet<string>): Account {
-    const offers = this.#publishers.flatMap((publishers) => publishers.offers);
-    const subscribers = this.clients.map((client, n) => {
-      const told = client.account(`client-${n}`);
-      return { ...told, gaps: told.gaps.map((gap) => (isOfWiped(gap, epochs) ? openEnded(gap) : gap)) };
-    });
-    const placed = new Map<string, { readonly id: string; readonly ms: number }>();
-    const place = (id: string, text: string | undefined): void => {
-      const position = parsePosition(text);
-      if (position) placed.set(`${position.epoch}:${position.offset}`, { id, ms: position.ms });
-    };
-    for (const { id, attempts } of offers)
-      for (const { outcome } of attempts) if (outcome.kind === 'accepted') place(id, outcome.position);
-    for (const { deliveries } of subscribers) for (const { id, position } of deliveries) place(id, position);
-    const isGone = (_partition: number, offset: number, epoch: string): boolean => {
-      const was = placed.get(`${epoch}:${offset}`);
-      const now = log.get(offset);
-      return was === undefined ? now === undefined : now?.id !== was.id || now.ms !== was.ms;
-    };
-    const standing = new Set([...log.values()].map(({ id }) => id));
-    const accepted = offers.filter(({ attempts }) => attempts.some(({ outcome }) => outcome.kind === 'accepted'));
-    const lostPerClient = this.clients.map(({ received, subscriptions }) => {
-      const [got, rooms] = [
-        new Set(received.map(({ meta }) => meta.id)),
-        new Set(subscriptions.map(({ room }) => room)),
-      ];
-      return new Set(
-        accepted.filter(({ id, room }) => rooms.has(room) && !standing.has(id) && !got.has(id)).map(({ id }) => id),
-      ).size;
-    });
-    const seen = new Set<string>();
-    const twice = [...log.values()].filter(({ id }) => seen.size === seen.add(id).size).map(({ id }) => id);
-    return {
-      ledger: checkLedger({ offers, subscribers, isGone }),
-      withheld: this.#withheld(log),
-      twice,
-      lostPerClient,
-    };
+    return accountOf(
+      log,
+      this.#publishers.flatMap(({ offers }) => offers),
+      this.clients,
+    );
   }
 
   /** Ends clients, then pods by SIGTERM; resolves with the pods' exit codes. */
@@ -254,7 +199,7 @@ export class Stage implements AsyncDisposable {
     await Promise.all(this.#owned.map((part) => part[Symbol.asyncDispose]()));
   }
 
-  async #log(): Promise<ReadonlyMap<number, Standing>> {
+  async #log(): Promise<Log> {
     const offered = new Set(this.#publishers.flatMap(({ offers }) => offers).map(({ id }) => id));
     const log = new Map<number, Standing>();
     for (const [id, fields] of await this.admin.xrange(KEYS.stream, '-', '+')) {
@@ -263,16 +208,6 @@ export class Stage implements AsyncDisposable {
       if (header && offered.has(header.id)) log.set(offset, { id: header.id, ms, rooms: header.rooms });
     }
     return log;
-  }
-
-  #withheld(log: ReadonlyMap<number, Standing>): readonly string[] {
-    return this.clients.flatMap(({ received, subscriptions }, n) => {
-      const got = new Set(received.map(({ meta }) => meta.id));
-      const rooms = new Set(subscriptions.map(({ room }) => `default/${room}`));
-      return [...log.values()]
-        .filter((entry) => entry.rooms.some((room) => rooms.has(room)) && !got.has(entry.id))
-        .map(({ id }) => `client-${n}: ${id}`);
-    });
   }
 
   async #probe(pod: Pod): Promise<void> {
@@ -291,15 +226,6 @@ function adminOf({ url }: RedisProcess): Redis {
   const admin = new Redis(url, { retryStrategy: () => 50, maxRetriesPerRequest: null });
   admin.on('error', () => {});
   return admin;
-}
-
-function isOfWiped({ reason, from }: ToldGap, epochs: ReadonlySet<string>): boolean {
-  return reason === 'epoch' && !epochs.has(parsePosition(from)?.epoch ?? '');
-}
-
-/** Up to the beginning of what came after, whatever its epoch is called. */
-function openEnded(gap: ToldGap): ToldGap {
-  return { ...gap, to: `after:${gap.partition}:0-0` };
 }
 
 function expectNone(found: readonly string[]): boolean {

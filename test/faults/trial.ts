@@ -2,10 +2,10 @@ import { expect } from 'vitest';
 import { sleep } from '../../src/core/sleep.js';
 import { isClean, type Ledger, printLedger } from '../harness/ledger.js';
 import { eventually } from '../harness/poll.js';
-
+import type { Account } from './account.js';
 import type { Heard } from './publishers.js';
 import type { Expectations, Group, Scenario } from './scenario.js';
-import { type Account, KEYS, Stage } from './stage.js';
+import { KEYS, Stage } from './stage.js';
 
 /** A gap is told within this time of the fault's end. */
 const TOLD_MS = 5000;
