@@ -6,6 +6,8 @@ import { eventually } from '../harness/poll.js';
 export interface RawOptions {
   readonly path?: string;
   readonly headers?: Readonly<Record<string, string>>;
+  /** Sees each text frame first; true: it is not kept. */
+  readonly onText?: (text: string) => boolean;
 }
 
 /** A WebSocket that speaks Engine.IO frame by frame, so that it can say what no client library would, or stop reading. */
@@ -16,11 +18,21 @@ export class RawClient implements AsyncDisposable {
   isClosed = false;
   readonly socket: Socket;
   #buffer: Buffer = Buffer.alloc(0);
+  /** Came behind `#buffer`: a large frame is put together once, when all of it is there. */
+  #chunks: Buffer[] = [];
+  #held = 0;
+  #wanted = 0;
   #isUpgraded = false;
   /** The HTTP answer's head. */
   head = '';
 
-  constructor(port: number, { path = '/socket.io/?EIO=4&transport=websocket', headers = {} }: RawOptions = {}) {
+  readonly #onText: (text: string) => boolean;
+
+  constructor(
+    port: number,
+    { path = '/socket.io/?EIO=4&transport=websocket', headers = {}, onText = () => false }: RawOptions = {},
+  ) {
+    this.#onText = onText;
     this.socket = connect(port, '127.0.0.1');
     this.socket.on('error', () => {});
     this.socket.on('close', () => {
@@ -107,7 +119,17 @@ export class RawClient implements AsyncDisposable {
   }
 
   #take(chunk: Buffer): void {
-    this.#buffer = Buffer.concat([this.#buffer, chunk]);
+    this.#chunks.push(chunk);
+    this.#held += chunk.length;
+    if (this.#held < this.#wanted) return;
+    this.#buffer = Buffer.concat([this.#buffer, ...this.#chunks]);
+    this.#chunks = [];
+    this.#parse();
+    this.#held = this.#buffer.length;
+  }
+
+  #parse(): void {
+    this.#wanted = 0;
     if (!this.#isUpgraded) {
       const end = this.#buffer.indexOf('\r\n\r\n');
       if (end < 0) return;
@@ -124,7 +146,10 @@ export class RawClient implements AsyncDisposable {
       if (this.#buffer.length < 2 + size) return;
       const length =
         size === 0 ? short : size === 2 ? this.#buffer.readUInt16BE(2) : Number(this.#buffer.readBigUInt64BE(2));
-      if (this.#buffer.length < 2 + size + length) return;
+      if (this.#buffer.length < 2 + size + length) {
+        this.#wanted = 2 + size + length;
+        return;
+      }
       const body = this.#buffer.subarray(2 + size, 2 + size + length);
       this.#buffer = this.#buffer.subarray(2 + size + length);
       if ((first & 15) === 1) this.#text(body.toString());
@@ -134,7 +159,7 @@ export class RawClient implements AsyncDisposable {
   }
 
   #text(text: string): void {
-    this.texts.push(text);
+    if (!this.#onText(text)) this.texts.push(text);
     if (text === '2') this.send('3');
   }
 }
