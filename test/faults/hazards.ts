@@ -8,10 +8,15 @@ import { eventually } from '../harness/poll.js';
 
 /** Lets a connection through at a rate, as a thin link does; returns what ends that. */
 export function throttle(socket: Socket, bytesPerSecond: number): () => void {
+  const startedAt = performance.now();
+  let bytes = 0;
   let timer: NodeJS.Timeout | undefined;
   const wait = (chunk: Buffer): void => {
+    bytes += chunk.length;
+    const aheadMs = (1000 * bytes) / bytesPerSecond - (performance.now() - startedAt);
+    if (aheadMs <= 0) return;
     socket.pause();
-    timer = setTimeout(() => socket.resume(), (1000 * chunk.length) / bytesPerSecond);
+    timer = setTimeout(() => socket.resume(), aheadMs);
   };
   socket.on('data', wait);
   return () => {
