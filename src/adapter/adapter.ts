@@ -107,11 +107,11 @@ export class HoldfastAdapter extends Adapter implements Guest {
   }
 
   /** Resolves when the log has it, or when it is known that it hasn't. */
-  async #append(
+  #append(
     kind: EntryHeader['kind'],
     { rooms, except }: BroadcastOptions,
     operand: unknown,
-    { payload, attachments }: { payload: string; attachments: Buffer[] } = { payload: '', attachments: [] },
+    { payload, attachments }: { payload: string; attachments: readonly Buffer[] } = { payload: '', attachments: [] },
     locally: () => void,
   ): Promise<void> {
     const { host } = this;
@@ -124,15 +124,20 @@ export class HoldfastAdapter extends Adapter implements Guest {
       publisher: host.processId,
       id: '',
     };
-    try {
-      if (!host.isOpen && !(await host.whenOpen(OPEN_MS))) throw new RelayError('unavailable');
-      await host.append(this.#partition, encodeEntry(header, payload), attachments);
-    } catch (error) {
-      const isUnknown = error instanceof RelayError && error.mayHaveHappened;
-      const isLocal = !isUnknown && this.settings.whenUnavailable === 'local';
-      host.counts.unlogged.inc({ outcome: isUnknown ? 'unknown' : isLocal ? 'local' : 'dropped' });
-      if (isLocal) locally();
-    }
+    const body = encodeEntry(header, payload);
+    const append = (): Promise<unknown> => host.append(this.nsp.name, body, attachments);
+    const appended = host.isOpen
+      ? append()
+      : host.whenOpen(OPEN_MS).then((isOpen) => (isOpen ? append() : Promise.reject(new RelayError('unavailable'))));
+    return appended.then(
+      () => {},
+      (error: unknown) => {
+        const isUnknown = error instanceof RelayError && error.mayHaveHappened;
+        const isLocal = !isUnknown && this.settings.whenUnavailable === 'local';
+        host.counts.unlogged.inc({ outcome: isUnknown ? 'unknown' : isLocal ? 'local' : 'dropped' });
+        if (isLocal) locally();
+      },
+    );
   }
 
   /** To sockets of this server only, at once. */
@@ -292,7 +297,8 @@ export class HoldfastAdapter extends Adapter implements Guest {
 
   /** What others must have dispatched before they look at a message of ours. */
   get #after(): object {
-    return this.host.newestOwn(this.#partition);
+    const { epoch, offset } = this.host.log.newest(this.#partition);
+    return { epoch, offset };
   }
 
   // --- what others ask

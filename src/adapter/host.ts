@@ -57,8 +57,6 @@ export class AdapterHost extends Service {
   readonly #pods: Pods;
   readonly #sweep: Sweep;
   readonly #turns: Turns[] = [];
-  /** By partition: what this process appended and has not had answered, and the newest that was. */
-  readonly #own: { pending: Promise<unknown> | undefined; offset: number; epoch: string }[] = [];
   readonly #ending = new Set<Promise<void>>();
   #opened: Promise<void> | undefined;
   #isOpen = false;
@@ -207,29 +205,17 @@ export class AdapterHost extends Service {
    *
    * @throws {RelayError} `unavailable`, `overloaded`
    */
-  async append(partition: number, body: string, attachments: readonly Buffer[]): Promise<AppendResult> {
-    const own = this.#ownOf(partition);
-    const pending = this.log.append(partition, { body, attachments });
-    own.pending = pending;
-    try {
-      const result = await pending;
-      const { epoch, offset } = result.position;
-      if (epoch !== own.epoch || offset > own.offset) Object.assign(own, { epoch, offset });
-      return result;
-    } finally {
-      if (own.pending === pending) own.pending = undefined;
-    }
+  append(namespace: string, body: string, attachments: readonly Buffer[]): Promise<AppendResult> {
+    return this.log.append(this.log.partitionOf(namespace), { body, attachments });
   }
 
   /** Runs it when what this process has appended up to now was dispatched here, or after a second. */
   afterOwn(partition: number, run: () => void): void {
     if (!this.#isOpen) return run();
-    const own = this.#ownOf(partition);
-    const wait = (): void => this.after(partition, own, run);
-    if (own.pending === undefined) return wait();
-    void within(1000, own.pending)
-      .catch(() => {})
-      .then(wait);
+    const wait = (): void => this.after(partition, this.log.newest(partition), run);
+    const answered = this.log.whenAnswered(partition);
+    if (!answered) return wait();
+    void within(1000, answered).then(wait);
   }
 
   /** Runs it when that entry was dispatched here, or after a second. */
@@ -238,17 +224,6 @@ export class AdapterHost extends Service {
     const turns = this.#turns[partition];
     if (!turns || !isSame) return run();
     turns.after(place.offset, run);
-  }
-
-  /** The newest entry that this process appended, as far as it knows. */
-  newestOwn(partition: number): { readonly epoch: string; readonly offset: number } {
-    const { epoch, offset } = this.#ownOf(partition);
-    return { epoch, offset };
-  }
-
-  #ownOf(partition: number): { pending: Promise<unknown> | undefined; offset: number; epoch: string } {
-    this.#own[partition] ??= { pending: undefined, offset: 0, epoch: '' };
-    return this.#own[partition];
   }
 
   // --- other processes

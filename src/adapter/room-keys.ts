@@ -1,5 +1,7 @@
 export type Room = string | number;
 
+const NONE: readonly Room[] = [];
+
 /**
  * A namespace's rooms as the log names them. No two rooms of all namespaces share a key; a room that is a number stays
  * another one than its digits, as in Socket.IO.
@@ -23,7 +25,9 @@ export class RoomKeys {
   }
 
   keysOf(rooms: Iterable<Room> | undefined): string[] {
-    return Array.from(rooms ?? [], (room) => this.keyOf(room));
+    const keys: string[] = [];
+    for (const room of rooms ?? NONE) keys.push(this.keyOf(room));
+    return keys;
   }
 
   /** `undefined` for the room of everyone. */

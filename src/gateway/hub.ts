@@ -20,6 +20,8 @@ interface PartitionView {
   /** What was dispatched and is not written yet. */
   readonly runs: Runs;
   epoch: string;
+  /** Of the positions of its entries; one for all of an epoch. */
+  place: { readonly epoch: string; readonly partition: number };
   /** Newest dispatched entry. */
   ms: number;
   offset: number;
@@ -93,7 +95,7 @@ export class Hub implements ReaderHandler {
     for (let partition = 0; partition < this.log.partitionCount; partition++) {
       const view = this.#view(partition);
       const limits = { entries: maxEntries, bytes: this.options.ringBytes / 2 };
-      for (const entry of await this.log.recent(partition, view, limits)) this.#remember(view, partition, entry);
+      for (const entry of await this.log.recent(partition, view, limits)) this.#remember(view, entry);
       if (view.ring.next !== view.offset + 1) view.ring.reset(view.offset + 1);
     }
   }
@@ -102,7 +104,7 @@ export class Hub implements ReaderHandler {
 
   onEntry(entry: Entry, partition: number): void {
     const view = this.#view(partition);
-    const delivery = this.#remember(view, partition, entry);
+    const delivery = this.#remember(view, entry);
     view.ms = entry.ms;
     view.offset = entry.offset;
     const { kind, rooms, except } = entry.header;
@@ -147,6 +149,7 @@ export class Hub implements ReaderHandler {
     const { ms, offset } = turn.survived;
     view.runs.flushNow();
     view.epoch = turn.to;
+    view.place = { epoch: turn.to, partition: turn.partition };
     view.ms = ms;
     view.offset = offset;
     view.ring.reset(offset + 1);
@@ -288,16 +291,17 @@ export class Hub implements ReaderHandler {
         (subscriber, run, parcel) => this.#give(subscriber, run, parcel),
         (subscriber, error) => this.#failed(subscriber, error),
       );
-      view = { ring: new Ring(this.options.ringBytes), subscribers: new Set(), runs, epoch, ms, offset };
+      const ring = new Ring(this.options.ringBytes);
+      view = { ring, subscribers: new Set(), runs, epoch, place: { epoch, partition }, ms, offset };
       view.ring.reset(offset + 1);
       this.#views[partition] = view;
     }
     return view;
   }
 
-  #remember(view: PartitionView, partition: number, entry: Entry): Delivery {
+  #remember(view: PartitionView, entry: Entry): Delivery {
     const { withPositions = true } = this.options;
-    const delivery = new Delivery(entry, withPositions ? { epoch: view.epoch, partition } : undefined);
+    const delivery = new Delivery(entry, withPositions ? view.place : undefined);
     view.ring.push(delivery);
     return delivery;
   }

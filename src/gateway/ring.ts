@@ -1,5 +1,7 @@
 import type { Delivery } from './frames.js';
 
+const INITIAL_SLOTS = 1024;
+
 interface RoomIndex {
   /** Index of the oldest offset that is still in the ring. */
   head: number;
@@ -23,7 +25,8 @@ export class Ring {
   #first = 1;
   #next = 1;
   #bytes = 0;
-  readonly #items = new Map<number, Delivery>();
+  /** By offset modulo its length, a power of two: what is between the two stands here, whatever else is empty. */
+  #items: (Delivery | undefined)[] = new Array(INITIAL_SLOTS);
   readonly #rooms = new Map<string, RoomIndex>();
 
   constructor(private readonly maxBytes: number) {}
@@ -41,7 +44,7 @@ export class Ring {
   }
 
   get(offset: number): Delivery | undefined {
-    return this.#items.get(offset);
+    return offset >= this.#first && offset < this.#next ? this.#items[offset & (this.#items.length - 1)] : undefined;
   }
 
   /** True if everything behind `offset` is here. */
@@ -51,7 +54,7 @@ export class Ring {
 
   /** Forgets all; the next entry is expected at `next`. */
   reset(next: number): void {
-    this.#items.clear();
+    this.#items = new Array(INITIAL_SLOTS);
     this.#rooms.clear();
     this.#bytes = 0;
     this.#first = this.#next = next;
@@ -60,7 +63,8 @@ export class Ring {
   push(delivery: Delivery): void {
     const { offset, size } = delivery;
     if (offset !== this.#next) this.reset(offset);
-    this.#items.set(offset, delivery);
+    if (offset - this.#first >= this.#items.length) this.#grow();
+    this.#items[offset & (this.#items.length - 1)] = delivery;
     this.#next = offset + 1;
     this.#bytes += size;
     for (const room of delivery.header.rooms) {
@@ -92,7 +96,7 @@ export class Ring {
         if (next !== undefined && next < offset) offset = next;
       }
       if (offset === Number.POSITIVE_INFINITY) return { deliveries, control: undefined, scanned: this.#next - 1 };
-      const delivery = this.#items.get(offset) as Delivery;
+      const delivery = this.#items[offset & (this.#items.length - 1)] as Delivery;
       if (deliveries.length > 0 && bytes + delivery.size > maxBytes)
         return { deliveries, control: undefined, scanned: offset - 1 };
       for (const cursor of cursors) if (cursor.offsets[cursor.at] === offset) cursor.at++;
@@ -103,11 +107,17 @@ export class Ring {
     }
   }
 
+  #grow(): void {
+    const old = this.#items;
+    this.#items = new Array(2 * old.length);
+    for (let offset = this.#first; offset < this.#next; offset++)
+      this.#items[offset & (this.#items.length - 1)] = old[offset & (old.length - 1)];
+  }
+
   #evict(): void {
-    const offset = this.#first++;
-    const delivery = this.#items.get(offset);
-    if (!delivery) return;
-    this.#items.delete(offset);
+    const slot = this.#first++ & (this.#items.length - 1);
+    const delivery = this.#items[slot] as Delivery;
+    this.#items[slot] = undefined;
     this.#bytes -= delivery.size;
     for (const room of delivery.header.rooms) {
       const index = this.#rooms.get(room);

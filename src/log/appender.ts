@@ -49,6 +49,8 @@ interface Item {
   readonly resolve: (result: AppendResult) => void;
   readonly reject: (error: RelayError) => void;
   isDone: boolean;
+  /** Told when it is done, whatever came of it. */
+  onDone: (() => void) | undefined;
 }
 
 interface Batch {
@@ -91,6 +93,7 @@ export class Appender {
   readonly #producer = randomBytes(9).toString('base64url');
   readonly #waiting: Item[] = [];
   #waitingBytes = 0;
+  #newest: Item | undefined;
   #inFlight: Batch | undefined;
   #lastNumber = 0;
   #isScheduled = false;
@@ -118,7 +121,9 @@ export class Appender {
     return new Promise((resolve, reject) => {
       const end = performance.now() + BUDGET_MS;
       const id = request.idempotency && hashId(request.idempotency);
-      this.#waiting.push({ request, id, bytes, end, resolve, reject, isDone: false });
+      const item: Item = { request, id, bytes, end, resolve, reject, isDone: false, onDone: undefined };
+      this.#waiting.push(item);
+      this.#newest = item;
       this.#waitingBytes += bytes;
       this.#watch();
       if (this.#isScheduled) return;
@@ -133,6 +138,19 @@ export class Appender {
   /** Sends what waited until it may be sent. */
   resume(): void {
     this.#flush();
+  }
+
+  /** Resolves when all that was given up to now has its answer; `undefined`: it has. */
+  whenAnswered(): Promise<void> | undefined {
+    const item = this.#newest;
+    if (!item || item.isDone) return undefined;
+    return new Promise((resolve) => {
+      const { onDone } = item;
+      item.onDone = () => {
+        onDone?.();
+        resolve();
+      };
+    });
   }
 
   /** Waits, at most `ms`, until everything that was given has its answer. */
@@ -198,7 +216,7 @@ export class Appender {
 
   #fail(item: Item, why: string, mayHaveHappened: boolean): void {
     if (item.isDone) return;
-    item.isDone = true;
+    finish(item);
     this.options.metrics.refused.inc({ outcome: mayHaveHappened ? 'unknown' : 'unavailable' });
     item.reject(new RelayError('unavailable', `the log cannot be reached: ${why}`, { mayHaveHappened }));
   }
@@ -238,7 +256,7 @@ export class Appender {
   }
 
   #reject(item: Item, error: RelayError): void {
-    item.isDone = true;
+    finish(item);
     item.reject(error);
   }
 
@@ -393,7 +411,7 @@ export class Appender {
       const duplicate = duplicates.get(index);
       const at = duplicate ?? { ms, offset: ++offset };
       if (item.isDone) return;
-      item.isDone = true;
+      finish(item);
       item.resolve({ position: { epoch, partition, ...at }, isDuplicate: duplicate !== undefined });
     });
     if (offset > base) watermark.see(epoch, ms, offset);
@@ -402,6 +420,11 @@ export class Appender {
 }
 
 type AppendReply = ['ok', string, number, number, number, number, string];
+
+function finish(item: Item): void {
+  item.isDone = true;
+  item.onDone?.();
+}
 
 function hashId({ scope, id }: { scope: string; id: string }): Buffer {
   return createHash('sha256').update(scope).update('\0').update(id).digest().subarray(0, 16);

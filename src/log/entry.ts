@@ -3,6 +3,8 @@ import { decodeHeader, type EntryHeader, FORMAT_VERSION } from '../wire/envelope
 /** What an entry really takes in memory beside its bytes: objects, index, frame. Measured at ~450 bytes. */
 const OVERHEAD_BYTES = 450;
 
+const NONE: readonly Buffer[] = Object.freeze([]);
+
 /** One event of the log, as read back. */
 export interface Entry {
   readonly ms: number;
@@ -39,15 +41,25 @@ export function parseId(id: Buffer | string): EntryId {
  */
 export function parseEntry(id: EntryId, fields: readonly Buffer[]): Entry | 'foreign' | 'unknown' {
   const [key, body] = fields;
-  if (!key || !body || key.toString('latin1') !== String(id.seq)) return 'foreign';
+  if (!key || !body || !isNumber(key, id.seq)) return 'foreign';
   const line = body.indexOf(10);
   if (line < 0) return 'foreign';
   const header = decodeHeader(body.toString('utf8', 0, line));
   if (!header) return 'foreign';
   if (header.version !== FORMAT_VERSION) return 'unknown';
   const payload = body.subarray(line + 1);
-  const attachments: Buffer[] = [];
-  for (let i = 3; i < fields.length; i += 2) attachments.push(fields[i] as Buffer);
-  const size = attachments.reduce((sum, part) => sum + part.length, OVERHEAD_BYTES + body.length);
+  const attachments = fields.length > 2 ? fields.filter((_, index) => index > 2 && index % 2 === 1) : NONE;
+  let size = OVERHEAD_BYTES + body.length;
+  for (const { length } of attachments) size += length;
   return { ms: id.ms, offset: id.seq, header, payload, attachments, size };
+}
+
+/** `text` is the number as Redis writes it. */
+function isNumber(text: Buffer, number: number): boolean {
+  let value = 0;
+  for (const digit of text) {
+    if (digit < 48 || digit > 57) return false;
+    value = value * 10 + digit - 48;
+  }
+  return value === number && text[0] !== 48;
 }

@@ -174,6 +174,11 @@ export class EventLog extends Service {
     return this.#at(partition).appender.append(request);
   }
 
+  /** Resolves when all that was appended up to now has its answer; `undefined`: it has. */
+  whenAnswered(partition: number): Promise<void> | undefined {
+    return this.#at(partition).appender.whenAnswered();
+  }
+
   /** Where this pod stands: the newest entry that it dispatched. */
   dispatched(partition: number): Position {
     const { reader } = this.#at(partition);

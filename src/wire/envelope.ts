@@ -43,8 +43,23 @@ export function encodeEntry(header: NewHeader, payload: string): string {
   return `${JSON.stringify(line)}\n${payload}`;
 }
 
+/** Headers without an id, such as a Socket.IO server's to one room: all of their entries share one. */
+const shared = new Map<string, EntryHeader>();
+const MAX_SHARED = 1000;
+
 /** The header of an entry's first line, or `undefined` for what none of us wrote. */
 export function decodeHeader(line: string): EntryHeader | undefined {
+  const known = shared.get(line);
+  if (known) return known;
+  const header = parseHeader(line);
+  if (header?.id === '' && line.length < 1000) {
+    if (shared.size >= MAX_SHARED) shared.clear();
+    shared.set(line, header);
+  }
+  return header;
+}
+
+function parseHeader(line: string): EntryHeader | undefined {
   let raw: unknown;
   try {
     raw = JSON.parse(line);
