@@ -1,9 +1,9 @@
-import { Redis } from 'ioredis';
 import { freePort } from '../test/harness/free-port.js';
 import { TEST_API_KEY } from '../test/harness/pod.js';
 import { eventually } from '../test/harness/poll.js';
 import { type RedisProcess, startRedis } from '../test/harness/redis.js';
 import { ALL_CAPS, TEST_JWT_SECRET, token } from '../test/harness/token.js';
+import { Monitor } from './monitor.js';
 import { Worker } from './worker.js';
 
 export type SideName = 'holdfast' | 'streams' | 'pubsub' | 'relay' | 'floor';
@@ -53,8 +53,6 @@ const PROGRAMS: Partial<Record<SideName, string>> = { relay: 'relay.mjs', floor:
 
 /** One contestant: a Redis of its own, pod A with the sockets, pod B that publishes through the adapter, and the clients. */
 export class Side implements AsyncDisposable {
-  readonly #redis: Redis;
-
   private constructor(
     readonly name: SideName,
     private readonly server: RedisProcess,
@@ -63,9 +61,7 @@ export class Side implements AsyncDisposable {
     readonly clients: Worker,
     /** Where and with what clients connect. */
     readonly address: { readonly port: number; readonly token?: string },
-  ) {
-    this.#redis = new Redis(server.url);
-  }
+  ) {}
 
   /** @param options of the adapter; only Holdfast's has any */
   static async start(name: SideName, options: object = {}): Promise<Side> {
@@ -83,7 +79,6 @@ export class Side implements AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     await Promise.all([this.receiving, this.sending, this.clients].map((worker) => worker[Symbol.asyncDispose]()));
-    this.#redis.disconnect();
     await this.server.stop();
   }
 
@@ -165,16 +160,9 @@ export class Side implements AsyncDisposable {
 
   /** How often Redis is asked for entries of a stream during the work, by anybody, also from inside a script. */
   async countingReads<Result>(work: () => Promise<Result>): Promise<[Result, number]> {
-    let reads = 0;
-    const monitor = await this.#redis.monitor();
-    monitor.on('monitor', (_time: string, command: readonly string[]) => {
-      if (isReadOfEntries(command)) reads++;
-    });
-    try {
-      return [await work(), reads];
-    } finally {
-      monitor.disconnect();
-    }
+    using monitor = await Monitor.start(this.server.port, isReadOfEntries);
+    const result = await work();
+    return [result, await monitor.stop()];
   }
 }
 

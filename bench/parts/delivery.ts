@@ -18,10 +18,10 @@ interface Rate {
 
 const RATES: readonly Rate[] = [
   { run: 'burst', perSecond: BURST, count: 4000, delivery: 0.1, publish: 0.5 },
-  { run: '2500', perSecond: 2500, count: 7500, delivery: 0.5 },
-  { run: '1000', perSecond: 1000, count: 4000, delivery: 0.5 },
-  { run: '300', perSecond: 300, count: 1500, delivery: 0.95, latency: 1 },
-  { run: '50', perSecond: 50, count: 400, delivery: 0.85 },
+  { run: '2500', perSecond: 2500, count: 5000, delivery: 0.5 },
+  { run: '1000', perSecond: 1000, count: 3000, delivery: 0.5 },
+  { run: '300', perSecond: 300, count: 1200, delivery: 0.95, latency: 1 },
+  { run: '50', perSecond: 50, count: 300, delivery: 0.85 },
 ];
 
 /** What each event costs the pod that delivers it to 50 sockets, and the pod that published it. */

@@ -14,10 +14,12 @@ export const throughput: Part = {
       for (const side of sides) await side.connect(1, [[ROOM]]);
       const plan = { count: bench.scaled(EVENTS), rooms: [ROOM] };
       for (const side of sides) await side.publish(plan, { perSecond: BURST });
-      const specs = { events: { title: 'to one subscriber', unit: 'events/s', aim: { atLeast: 2 } } };
+      const specs = { perSecond: { title: 'to one subscriber', unit: 'events/s', aim: { atLeast: 2 } } };
       const taken = await interleave(sides, bench.rounds, async (side) => {
-        const { events, wallMs } = await side.publish(plan, { perSecond: BURST });
-        return { events: (events / wallMs) * 1000 };
+        const { events, wallMs } = await bench.profiled('throughput:receiving', side, 'receiving', () =>
+          bench.profiled('throughput:sending', side, 'sending', () => side.publish(plan, { perSecond: BURST })),
+        );
+        return { perSecond: (events / wallMs) * 1000 };
       });
       return figuresOf(specs, taken);
     }),
