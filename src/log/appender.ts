@@ -85,7 +85,7 @@ const MISCONFIGURED = new Set(['NOPERM', 'NOAUTH', 'WRONGPASS', 'WRONGTYPE']);
 const NOT_NOW = new Set(['READONLY', 'LOADING', 'MASTERDOWN', 'BUSY', 'CLUSTERDOWN', 'TRYAGAIN', 'MOVED', 'ASK']);
 
 /**
- * Appends to one partition. All calls of one tick travel together, one batch is in flight, and what arrives meanwhile is the
+ * Appends to one partition. All calls of one turn travel together, one batch is in flight, and what arrives meanwhile is the
  * next. A batch is named by (producer, number), so sending it again after a lost answer writes nothing twice; it carries a
  * `notAfter` in Redis's own time, so nothing is written after its caller was told `unavailable`.
  */
@@ -126,9 +126,10 @@ export class Appender {
       this.#newest = item;
       this.#waitingBytes += bytes;
       this.#watch();
-      if (this.#isScheduled) return;
+      // while a batch is in flight this one waits for its end
+      if (this.#isScheduled || this.#inFlight) return;
       this.#isScheduled = true;
-      setImmediate(() => {
+      queueMicrotask(() => {
         this.#isScheduled = false;
         this.#flush();
       });

@@ -27,6 +27,8 @@ const MAX_COUNT = 500;
 const READ_BYTES = 1_000_000;
 /** Between two reads under load: many sockets' writes then share a read, at the cost of as much latency. */
 const GAP_MS = 2;
+/** Reads that come closer together than this are worth joining; an isolated entry never waits. */
+const BUSY_MS = 1.5 * GAP_MS;
 /** Work of one turn, after which other work gets the loop. */
 const SLICE_MS = 8;
 /** Longest time after which a saved position is written again, changed or not: silence means a dead pod. */
@@ -545,7 +547,7 @@ export class Reader extends Service {
     const startedAt = performance.now();
     if (!(await this.#dispatch(found, turn, op.plain))) this.#seatedGeneration = -1;
     await this.#endBatch();
-    const isBusy = found.length > 1 || startedAt - this.#dispatchedAt < 2 * GAP_MS;
+    const isBusy = found.length > 1 || startedAt - this.#dispatchedAt < BUSY_MS;
     this.#dispatchedAt = startedAt;
     const pause = GAP_MS - (performance.now() - startedAt);
     if (isBusy && pause > 0.5) await sleep(pause, this.#stopping.signal);
