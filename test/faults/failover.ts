@@ -43,8 +43,9 @@ async function replicaOf(stage: Stage): Promise<RedisProcess> {
   stage.owns(replica);
   const client = new Redis(replica.url);
   await client.replicaof('127.0.0.1', stage.redis.port);
-  const isUp = async (): Promise<boolean> => (await client.info('replication')).includes('master_link_status:up');
-  await eventually(isUp, { withinMs: 15_000, what: 'the replica' });
+  const isOnline = async (): Promise<boolean> =>
+    (await stage.admin.info('replication')).includes(`port=${replica.port},state=online`);
+  await eventually(isOnline, { withinMs: 15_000, what: 'the replica' });
   client.disconnect();
   return replica;
 }

@@ -53,12 +53,14 @@ export class Trial implements AsyncDisposable {
 
   /** Checks all that the matrix promises. After a failure the next scenario gets a new stage. */
   async run(scenario: Scenario): Promise<Outcome> {
-    this.#stage ??= await Stage.start(this.group.stage);
+    const stage = this.#stage ?? (await Stage.start(this.group.stage));
+    this.#stage = stage;
     try {
-      return await this.#run(this.#stage, scenario);
+      return await this.#run(stage, scenario);
     } catch (error) {
+      const lines = stage.pods.flatMap(({ logs }) => logs.slice(-12));
       await this.#drop();
-      throw error;
+      throw new Error(`${(error as Error).message}\n${lines.join('\n')}`, { cause: error });
     }
   }
 
