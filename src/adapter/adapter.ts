@@ -85,7 +85,7 @@ export class HoldfastAdapter extends Adapter implements Guest {
   /** @throws {TypeError} for what JSON can't hold, as in a server without adapter */
   override broadcast(packet: Packet, opts: BroadcastOptions): void {
     const { flags = {} } = opts;
-    if (flags.local) return this.#unlogged(packet, opts);
+    if (flags.local) return this.#inTurn(packet, (kept) => this.#unlogged(kept, opts));
     if (flags.volatile) return this.#volatile(packet, opts);
     const { payload, attachments } = encodeArguments(packet.data);
     void this.#append('event', opts, undefined, { payload, attachments }, () => this.#unlogged(packet, opts));
@@ -102,7 +102,7 @@ export class HoldfastAdapter extends Adapter implements Guest {
   }
 
   override disconnectSockets(opts: BroadcastOptions, close: boolean): Promise<void> | void {
-    if (opts.flags?.local) return super.disconnectSockets(opts, close);
+    if (opts.flags?.local) return this.host.afterOwn(this.#partition, () => super.disconnectSockets(opts, close));
     return this.#append('disconnect', opts, close, undefined, () => super.disconnectSockets(opts, close));
   }
 
@@ -151,13 +151,29 @@ export class HoldfastAdapter extends Adapter implements Guest {
     });
   }
 
+  /** Behind what this server has broadcast before, as the packet is now. */
+  #inTurn(packet: Packet, run: (packet: Packet) => void): void {
+    let kept = packet;
+    let hasRun = false;
+    this.host.afterOwn(this.#partition, () => {
+      hasRun = true;
+      run(kept);
+    });
+    // whoever emitted it may change its arguments meanwhile
+    if (!hasRun) kept = { ...packet, data: parse(stringify(packet.data)) as unknown[] };
+  }
+
   #volatile(packet: Packet, opts: BroadcastOptions): void {
-    const message = { kind: 'volatile', data: stringify(packet.data), ...this.#targets(opts) };
-    this.host
-      .recentOthers()
-      .then((others) => this.#sendAll(others, message))
-      .catch(() => {});
-    this.host.afterOwn(this.#partition, () => this.#unlogged(packet, opts));
+    const data = stringify(packet.data);
+    const { host } = this;
+    this.#inTurn(packet, (kept) => {
+      const message = { kind: 'volatile', data, ...this.#targets(opts), after: this.#after };
+      host
+        .recentOthers()
+        .then((others) => this.#sendAll(others, message))
+        .catch(() => {});
+      this.#unlogged(kept, opts);
+    });
   }
 
   override broadcastWithAck(
@@ -171,7 +187,7 @@ export class HoldfastAdapter extends Adapter implements Guest {
     const data = stringify(packet.data);
     const timeoutMs = (opts.flags as { timeout?: number } | undefined)?.timeout ?? 0;
     if (opts.flags?.local) {
-      super.broadcastWithAck(packet, opts, onCount, onAck);
+      this.#inTurn(packet, (kept) => super.broadcastWithAck(kept, opts, onCount, onAck));
       // the server count says all of them
       others
         .then((ids) => {
@@ -180,8 +196,8 @@ export class HoldfastAdapter extends Adapter implements Guest {
         .catch(() => {});
       return;
     }
-    host.afterOwn(this.#partition, () => {
-      super.broadcastWithAck(packet, opts, onCount, onAck);
+    this.#inTurn(packet, (kept) => {
+      super.broadcastWithAck(kept, opts, onCount, onAck);
       others
         .then((ids) => {
           if (ids.length === 0) return;
