@@ -21,6 +21,11 @@ export class Progress {
     return this.#position;
   }
 
+  /** Positions that it holds. */
+  get size(): number {
+    return this.#tickets.length;
+  }
+
   /** Where an earlier run had got to. */
   restore(position: string): void {
     this.#position = position;

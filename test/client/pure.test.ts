@@ -1,0 +1,338 @@
+import fc from 'fast-check';
+import { describe, expect, test, vi } from 'vitest';
+import { Emitter } from '../../src/client/emitter.js';
+import { fingerprint } from '../../src/client/fingerprint.js';
+import { further, PlaceKeeper, parsePlace } from '../../src/client/place.js';
+import { Progress } from '../../src/client/progress.js';
+import { Replay } from '../../src/client/replay.js';
+import { Seen } from '../../src/client/seen.js';
+import { webStore } from '../../src/client/stores.js';
+import { Subscription } from '../../src/client/subscription.js';
+import { permissionsOf, TokenSource } from '../../src/client/token-source.js';
+import { fromWire } from '../../src/client/wire-errors.js';
+import { RelayError } from '../../src/core/errors.js';
+
+const at = (offset: number, epoch = 'a', partition = 0): string => `${epoch}:${partition}:1-${offset}`;
+
+describe('progress', () => {
+  test('is the newest position below which nothing waits, in whatever order handlers finish', () => {
+    const steps = fc.array(fc.record({ handlers: fc.integer({ min: 0, max: 3 }), finishes: fc.nat(9) }), {
+      maxLength: 200,
+    });
+    fc.assert(
+      fc.property(steps, (all) => {
+        const progress = new Progress(() => {});
+        const open: { offset: number; done: () => void }[] = [];
+        all.forEach(({ handlers, finishes }, index) => {
+          const offset = index + 1;
+          if (handlers === 0) progress.pass(at(offset));
+          else {
+            const done = progress.begin(at(offset), handlers);
+            for (let handler = 0; handler < handlers; handler++) open.push({ offset, done });
+          }
+          if (open.length > 0 && finishes < 7) open.splice(finishes % open.length, 1)[0]?.done();
+          const oldest = Math.min(offset + 1, ...open.map((one) => one.offset));
+          const said = progress.position === undefined ? 0 : Number(progress.position.split('-')[1]);
+          expect(said).toBe(oldest - 1);
+        });
+      }),
+    );
+  });
+
+  test('behind a handler that never finishes nothing piles up', () => {
+    const progress = new Progress(() => {});
+    progress.begin(at(1), 1);
+    for (let offset = 2; offset < 100_000; offset++) progress.begin(at(offset), 1)();
+    expect(progress.size).toBeLessThan(2100);
+    expect(progress.position).toBeUndefined();
+  });
+});
+
+describe('what came before', () => {
+  const known = { print: 1, at: 1, epoch: 'a' };
+
+  test('is the same entry, or the same content of another epoch; never only the same id', () => {
+    const seen = new Seen(10);
+    expect(seen.isRepeated('room', 'id', known)).toBe(false);
+    expect(seen.isRepeated('room', 'id', known)).toBe(true);
+    expect(seen.isRepeated('room', 'id', { print: 1, at: 9, epoch: 'b' })).toBe(true);
+    expect(seen.isRepeated('other', 'id', known)).toBe(false);
+    // two publishers with one id, in one epoch
+    expect(seen.isRepeated('room', 'id', { print: 1, at: 9, epoch: 'a' })).toBe(false);
+    expect(seen.isRepeated('room', 'id', { print: 2, at: 9, epoch: 'b' })).toBe(false);
+  });
+
+  test('is remembered for so many events and no more', () => {
+    const seen = new Seen(3);
+    for (const id of ['1', '2', '3', '4']) seen.isRepeated('room', id, known);
+    expect(['4', '3', '2'].map((id) => seen.isRepeated('room', id, known))).toEqual([true, true, true]);
+    expect(seen.isRepeated('room', '1', known)).toBe(false);
+  });
+});
+
+test('a fingerprint tells contents apart, and is the same for the same', () => {
+  const json = fc.jsonValue();
+  fc.assert(
+    fc.property(json, json, (one, other) => {
+      expect(fingerprint(one)).toBe(fingerprint(structuredClone(one)));
+      const isSame = JSON.stringify(one) === JSON.stringify(other);
+      if (!isSame)
+        expect([fingerprint(one), JSON.stringify(one)]).not.toEqual([fingerprint(other), JSON.stringify(other)]);
+    }),
+  );
+  const all = [null, '', 'ab', ['ab'], ['a', 'b'], {}, [], 0, '0', false, { a: 1 }, { a: '1' }, { b: 1 }, [null], [[]]];
+  const parts = [new Uint8Array(3), new Uint8Array(4), Uint8Array.of(1, 2, 3), new ArrayBuffer(5)];
+  expect(new Set([...all, ...parts].map((value) => fingerprint(value))).size).toBe(all.length + parts.length);
+});
+
+test('a replay that was cut is recognised as far as it is the same', () => {
+  const replay = new Replay();
+  const give = (prints: readonly number[]): number[] => {
+    replay.rewind();
+    return prints.filter((print) => {
+      if (replay.isKnown(print)) return false;
+      replay.take(print);
+      return true;
+    });
+  };
+  expect(give([1, 2, 3])).toEqual([1, 2, 3]);
+  expect(give([1, 2])).toEqual([]);
+  expect(give([1, 2, 3, 4, 4])).toEqual([4, 4]);
+  // after a failover others stand there
+  expect(give([1, 2, 7, 4])).toEqual([7, 4]);
+  expect(give([1, 2, 7, 4, 5])).toEqual([5]);
+  replay.clear();
+  expect(give([1])).toEqual([1]);
+});
+
+describe('a place', () => {
+  test.each([
+    '',
+    'null',
+    '[]',
+    '{"v":2,"position":null,"rooms":{}}',
+    '{"v":1,"position":"somewhere","rooms":{}}',
+    '{"v":1,"position":null,"rooms":{"a":1}}',
+    '{"v":1,"position":null}',
+    `{"v":1,"position":null,"rooms":{${Array.from({ length: 1001 }, (_, n) => `"${n}":null`)}}}`,
+  ])('is none in %s', (text) => {
+    expect(parsePlace(text)).toBeUndefined();
+  });
+
+  test('is read as it was written', async () => {
+    let text = '';
+    const rooms = new Map([
+      ['room', null],
+      ['__proto__', at(3)],
+    ]);
+    const keeper = new PlaceKeeper(
+      {
+        load: () => text,
+        save: (next) => {
+          text = next;
+        },
+      },
+      0,
+      () => ({ position: at(7), rooms }),
+      (error) => expect.unreachable(error.message),
+    );
+    keeper.changed();
+    await keeper.flush();
+    expect(await keeper.load()).toEqual({ position: at(7), rooms });
+  });
+
+  test('is written one at a time, at most once in an interval, and the newest at the end', async () => {
+    vi.useFakeTimers();
+    try {
+      let position = at(1);
+      const saved: string[] = [];
+      let release = (): void => {};
+      const save = (text: string) => {
+        saved.push(parsePlace(text)?.position ?? '');
+        return new Promise<void>((resolve) => {
+          release = resolve;
+        });
+      };
+      const keeper = new PlaceKeeper(
+        { load: () => undefined, save },
+        100,
+        () => ({ position, rooms: new Map() }),
+        () => {},
+      );
+      for (let n = 1; n <= 5; n++) {
+        position = at(n);
+        keeper.changed();
+      }
+      expect(saved).toEqual([]);
+      await vi.advanceTimersByTimeAsync(100);
+      expect(saved).toEqual([at(5)]);
+      position = at(6);
+      keeper.changed();
+      const closing = keeper.close();
+      position = at(7);
+      keeper.changed();
+      await vi.advanceTimersByTimeAsync(1000);
+      expect(saved).toEqual([at(5)]);
+      release();
+      await vi.advanceTimersByTimeAsync(0);
+      expect(saved).toEqual([at(5), at(7)]);
+      release();
+      await closing;
+      expect(vi.getTimerCount()).toBe(0);
+    } finally {
+      vi.useRealTimers();
+    }
+  });
+
+  test('a store that throws at once ends a flush too', async () => {
+    const told: string[] = [];
+    const save = (): void => {
+      throw new RelayError('conflict');
+    };
+    const keeper = new PlaceKeeper(
+      { load: () => undefined, save },
+      0,
+      () => ({ position: undefined, rooms: new Map() }),
+      ({ code }) => told.push(code),
+    );
+    for (const _ of [1, 2]) {
+      keeper.changed();
+      await keeper.flush();
+    }
+    expect(told).toEqual(['conflict']);
+  });
+
+  test('is the further one of two in one epoch, else the newer', () => {
+    expect(further(at(3), at(5))).toBe(at(5));
+    expect(further(at(5), at(3))).toBe(at(5));
+    expect(further(at(3, 'b'), at(5, 'a'))).toBe(at(3, 'b'));
+    expect(further(at(3), undefined)).toBe(at(3));
+    expect(further(undefined, at(3))).toBe(at(3));
+  });
+});
+
+test('of two that write to one key of web storage the first keeps it', () => {
+  const content = new Map<string, string>();
+  const storage = {
+    getItem: (key: string) => content.get(key) ?? null,
+    setItem: (key: string, value: string) => void content.set(key, value),
+  };
+  const [first, second] = [webStore('k', storage), webStore('k', storage)];
+  expect([first.load(), second.load()]).toEqual([undefined, undefined]);
+  first.save('1');
+  expect(() => second.save('2')).toThrow(/another tab/);
+  first.save('3');
+  expect(content.get('k')).toBe('3');
+  expect(() => webStore('k')).toThrow('no localStorage');
+});
+
+describe('a token source', () => {
+  const jwt = (claims: object): string => `e30.${Buffer.from(JSON.stringify(claims)).toString('base64url')}.x`;
+  const now = Math.floor(Date.now() / 1000);
+
+  test.each([
+    ['an hour, with a minute to spare', { iat: now, exp: now + 3600 }, 3540],
+    ['a short one, at four fifths', { iat: now, exp: now + 100 }, 80],
+    ['one that was made before', { iat: now - 1800, exp: now + 1800 }, 1740],
+    ['one by a clock an hour ahead: its own span', { iat: now + 3600, exp: now + 7200 }, 3540],
+    ['one by a clock an hour behind: its own span', { iat: now - 7200, exp: now - 3600 }, 3540],
+    ['one that never says', { iat: now }, undefined],
+  ])('renews %s', async (_, claims, seconds) => {
+    const source = new TokenSource(async () => jwt(claims));
+    await source.get();
+    if (seconds === undefined) expect(source.renewInMs).toBeUndefined();
+    else expect((source.renewInMs as number) / 1000).toBeCloseTo(seconds, -0.7);
+  });
+
+  test('keeps the token at hand while it is good, and never gives a refused one again', async () => {
+    let asked = 0;
+    const source = new TokenSource(() => jwt({ n: asked++ > 1 ? 2 : 1 }));
+    expect(await source.get()).toBe(await source.get());
+    expect(asked).toBe(1);
+    const error = new RelayError('unauthorized');
+    source.refuse(error);
+    await expect(source.get()).rejects.toBe(error);
+    expect(await source.get()).toBe(jwt({ n: 2 }));
+  });
+
+  test.each(['', 'x', 'a.b.c', 'e30.bnVsbA.x', `${'x'.repeat(20)}.!!.`])('reads nothing from %j', (token) => {
+    expect(permissionsOf(token)).toBeUndefined();
+  });
+
+  test('reads unicode', () => {
+    expect(permissionsOf(jwt({ caps: { subscribe: ['😀'] } }))).toBe('{"subscribe":["😀"]}');
+  });
+});
+
+test('a failure keeps its code, and one that is not known keeps its text and whether to retry', () => {
+  expect(
+    fromWire({ ok: false, error: 'e', code: 'unavailable', retryable: true, mayHaveHappened: true, retryAfterMs: 5 }),
+  ).toMatchObject({
+    code: 'unavailable',
+    message: 'e',
+    mayHaveHappened: true,
+    retryAfterMs: 5,
+    retryable: true,
+  });
+  expect(fromWire({ ok: false, error: 'e', code: 'of_tomorrow', retryable: true })).toMatchObject({
+    code: 'unavailable',
+    message: 'e (of_tomorrow)',
+  });
+  expect(fromWire({ code: 'toString', retryable: false })).toMatchObject({ code: 'internal' });
+  expect(fromWire(undefined)).toMatchObject({ code: 'internal', retryable: false });
+});
+
+test('a listener that throws holds up no other, and is reported as uncaught', async () => {
+  const emitter = new Emitter<{ e: number }>();
+  const seen: number[] = [];
+  const uncaught = new Promise((resolve) => {
+    const listeners = process.listeners('uncaughtException');
+    process.removeAllListeners('uncaughtException');
+    process.once('uncaughtException', (error) => {
+      for (const listener of listeners) process.on('uncaughtException', listener);
+      resolve(error);
+    });
+  });
+  const failing = emitter.on('e', () => {
+    throw new Error('mine');
+  });
+  const end = emitter.on('e', (n) => seen.push(n));
+  expect(emitter.emit('e', 1)).toBe(true);
+  failing();
+  end();
+  expect(emitter.emit('e', 2)).toBe(false);
+  expect(seen).toEqual([1]);
+  await expect(uncaught).resolves.toMatchObject({ message: 'mine' });
+});
+
+describe('a subscription', () => {
+  const event = (n: number) => ({ event: 'e', data: n, room: 'r', id: `${n}`, at: n, position: undefined });
+  const make = () => new Subscription('r', 10, { leave: async () => {}, onTaken: () => {} });
+
+  test('is done with an event when the next is asked for, and with a mark when all before it are', async () => {
+    const subscription = make();
+    const done: string[] = [];
+    subscription.push(event(1), () => done.push('1'));
+    subscription.push(undefined, () => done.push('mark'));
+    expect((await subscription.next()).value?.data).toBe(1);
+    expect(done).toEqual([]);
+    const next = subscription.next();
+    await Promise.resolve();
+    expect(done).toEqual(['1', 'mark']);
+    subscription.push(event(2), () => done.push('2'));
+    expect((await next).value?.data).toBe(2);
+  });
+
+  test('that ends gives nothing any more, and is done with what it held only if nobody wants it', async () => {
+    for (const isHandled of [true, false]) {
+      const subscription = make();
+      let done = 0;
+      subscription.push(event(1), () => done++);
+      subscription.end({ isHandled }, new RelayError('cancelled'));
+      subscription.push(event(2), () => done++);
+      expect(await subscription.next()).toEqual({ done: true, value: undefined });
+      expect(done).toBe(isHandled ? 2 : 1);
+      await expect(subscription.ready).rejects.toMatchObject({ code: 'cancelled' });
+    }
+  });
+});
