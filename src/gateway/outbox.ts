@@ -1,4 +1,5 @@
 import type { Socket } from 'socket.io';
+import { PacketType, PacketType } from 'socket.io-parser';
 import { type EngineConnection, type EngineTransport, takesFrames, writeDirectly } from './engine.js';
 import { decodePacket, type Parcel } from './frames.js';
 
@@ -85,9 +86,10 @@ export class Outbox {
     }
   }
 
-  /** Emits one of the relay's own events. */
+  /** Emits one of our own events, to this connection only: `socket.emit` of a server that recovers connections is a broadcast. */
   emit(event: string, ...args: unknown[]): void {
-    this.socket.emit(event, ...args);
+    const { packet } = this.socket as unknown as { packet(packet: { type: number; data: unknown[] }): void };
+    packet.call(this.socket, { type: PacketType.EVENT, data: [event, ...args] });
   }
 
   /** Bytes that were written and have not reached the kernel. */
