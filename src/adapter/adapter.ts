@@ -85,7 +85,8 @@ export class HoldfastAdapter extends Adapter implements Guest {
   /** @throws {TypeError} for what JSON can't hold, as in a server without adapter */
   override broadcast(packet: Packet, opts: BroadcastOptions): void {
     const { flags = {} } = opts;
-    if (flags.local) return this.#inTurn(packet, (kept) => this.#unlogged(kept, opts));
+    // with recovery `socket.emit` comes here too, and its ack belongs to this server's socket
+    if (flags.local || packet.id !== undefined) return this.#inTurn(packet, (kept) => this.#unlogged(kept, opts));
     if (flags.volatile) return this.#volatile(packet, opts);
     const { payload, attachments } = encodeArguments(packet.data);
     void this.#append('event', opts, undefined, { payload, attachments }, () => this.#unlogged(packet, opts));

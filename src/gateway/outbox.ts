@@ -1,5 +1,5 @@
 import type { Socket } from 'socket.io';
-import { PacketType, PacketType } from 'socket.io-parser';
+import { PacketType } from 'socket.io-parser';
 import { type EngineConnection, type EngineTransport, takesFrames, writeDirectly } from './engine.js';
 import { decodePacket, type Parcel } from './frames.js';
 
