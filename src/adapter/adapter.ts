@@ -1,5 +1,5 @@
 import type { Namespace, Socket } from 'socket.io';
-import { Adapter, type BroadcastFlags, type BroadcastOptions } from 'socket.io-adapter';
+import { Adapter, type BroadcastFlags, type BroadcastOptions, MessageType } from 'socket.io-adapter';
 import { PacketType } from 'socket.io-parser';
 import { RelayError } from '../core/errors.js';
 import { Outbox, type PacketEncoder } from '../gateway/outbox.js';
@@ -21,6 +21,7 @@ import {
   type Packet,
   socketInternals,
 } from './socket-io-internals.js';
+import { volatileFields } from './streams-format.js';
 
 /** A broadcast waits that long for a log that is being opened. */
 const OPEN_MS = 2000;
@@ -173,6 +174,7 @@ export class HoldfastAdapter extends Adapter implements Guest {
         .recentOthers()
         .then((others) => this.#sendAll(others, message))
         .catch(() => {});
+      host.bridge?.writeBeside(this.nsp.name, volatileFields(this.nsp.name, kept.data, opts));
       this.#unlogged(kept, opts);
     });
   }
@@ -185,19 +187,22 @@ export class HoldfastAdapter extends Adapter implements Guest {
   ): void {
     const { host } = this;
     const others = host.others();
+    const counting = this.#countOld();
     const data = stringify(packet.data);
     const timeoutMs = (opts.flags as { timeout?: number } | undefined)?.timeout ?? 0;
     if (opts.flags?.local) {
       this.#inTurn(packet, (kept) => super.broadcastWithAck(kept, opts, onCount, onAck));
       // the server count says all of them
-      others
-        .then((ids) => {
-          for (const _ of ids) onCount(0);
+      Promise.all([others, counting])
+        .then(([ids, old]) => {
+          for (let i = ids.length + old; i > 0; i--) onCount(0);
         })
         .catch(() => {});
       return;
     }
     this.#inTurn(packet, (kept) => {
+      // encoding it takes its binary parts out
+      const toOld = { packet: { type: PacketType.EVENT, data: kept.data }, opts: this.#targets(opts) };
       super.broadcastWithAck(kept, opts, onCount, onAck);
       others
         .then((ids) => {
@@ -213,13 +218,34 @@ export class HoldfastAdapter extends Adapter implements Guest {
         })
         // whoever emitted hears of the time-out
         .catch(() => host.counts.requests.inc({ outcome: 'unavailable' }));
+      counting
+        .then((counted) =>
+          host.bridge?.requests.broadcast(this.nsp.name, toOld, { counted, timeoutMs }, onCount, onAck),
+        )
+        .catch(() => host.counts.requests.inc({ outcome: 'unavailable' }));
     });
   }
 
   // --- questions
 
-  override serverCount(): Promise<number> {
-    return this.host.count();
+  override async serverCount(): Promise<number> {
+    const [own, old] = await Promise.all([this.host.count(), this.#countOld()]);
+    return own + old;
+  }
+
+  /** Servers on the other side of a bridge. */
+  #countOld(): Promise<number> {
+    return this.host.bridge?.requests.count(this.nsp.name) ?? Promise.resolve(0);
+  }
+
+  /** Answers of those servers, to one question. */
+  async #askOld(
+    type: MessageType,
+    data: object,
+    timeoutMs: number,
+  ): Promise<readonly Readonly<Record<string, unknown>>[]> {
+    const answers = await this.host.bridge?.requests.ask(this.nsp.name, type, data, timeoutMs);
+    return (answers ?? []).map((answer) => answer.data);
   }
 
   /** Rejects when Redis can't say who is there, or when one of them doesn't answer in time. */
@@ -230,9 +256,13 @@ export class HoldfastAdapter extends Adapter implements Guest {
     await new Promise<void>((resolve) => host.afterOwn(this.#partition, resolve));
     const sockets: unknown[] = await super.fetchSockets(opts);
     const timeoutMs = (opts.flags as { timeout?: number } | undefined)?.timeout ?? settings.requestsTimeout;
-    await this.#askAll(others, timeoutMs, { kind: 'fetch', ...this.#targets(opts) }, (answer) =>
-      sockets.push(...(answer as unknown[])),
-    );
+    const [old] = await Promise.all([
+      this.#askOld(MessageType.FETCH_SOCKETS, { opts: this.#targets(opts) }, timeoutMs),
+      this.#askAll(others, timeoutMs, { kind: 'fetch', ...this.#targets(opts) }, (answer) =>
+        sockets.push(...(answer as unknown[])),
+      ),
+    ]);
+    for (const answer of old) sockets.push(...(answer.sockets as unknown[]));
     return sockets;
   }
 
@@ -245,14 +275,23 @@ export class HoldfastAdapter extends Adapter implements Guest {
         .others()
         .then((others) => this.#sendAll(others, { kind: 'emit', data }))
         .catch(() => host.counts.requests.inc({ outcome: 'unavailable' }));
+      host.bridge?.requests
+        .tell(this.nsp.name, { packet })
+        .catch(() => host.counts.requests.inc({ outcome: 'unavailable' }));
       return;
     }
-    const data = stringify(packet.slice(0, -1));
+    const args = packet.slice(0, -1);
+    const data = stringify(args);
     const responses: unknown[] = [];
     host
       .others()
       .then((others) =>
-        this.#askAll(others, settings.requestsTimeout, { kind: 'emit', data }, (answer) => responses.push(answer)),
+        Promise.all([
+          this.#askAll(others, settings.requestsTimeout, { kind: 'emit', data }, (answer) => responses.push(answer)),
+          this.#askOld(MessageType.SERVER_SIDE_EMIT, { packet: args }, settings.requestsTimeout).then((old) =>
+            responses.push(...old.map((answer) => answer.packet)),
+          ),
+        ]),
       )
       .then(
         () => ack(null, responses),

@@ -11,10 +11,13 @@ import { type AppendResult, EventLog } from '../log/index.js';
 import { meterOn } from '../ops/index.js';
 import { type InboxMessage, Pods } from '../pods/index.js';
 import { Keys } from '../redis/keys.js';
+import { Bridge } from './bridge.js';
+import { stringify } from './codec.js';
 import { type AdapterMetrics, adapterMetrics } from './metrics.js';
 import type { AdapterSettings } from './options.js';
 import type { ClientPlace } from './redis-client.js';
 import type { AdapterSession, SessionState } from './session.js';
+import { StreamsRequests } from './streams-requests.js';
 import { Turns } from './turns.js';
 
 const TOPIC = 'socket.io';
@@ -52,6 +55,8 @@ export class AdapterHost extends Service {
   readonly log: EventLog;
   readonly locator: Locator;
   readonly records: ResumeRecords<SessionState>;
+  /** To old servers, while some still run. */
+  readonly bridge: Bridge | undefined;
   readonly sessions = new Map<string, AdapterSession>();
   readonly #guests = new Map<string, Guest>();
   readonly #pods: Pods;
@@ -107,6 +112,7 @@ export class AdapterHost extends Service {
         onBatchEnd: (partition) => {
           const rest = this.hub.onBatchEnd(partition);
           this.#turns[partition]?.advance();
+          this.bridge?.wake(partition);
           return rest;
         },
         onGap: (gap) => this.hub.onGap(gap),
@@ -116,6 +122,15 @@ export class AdapterHost extends Service {
     });
     this.hub.attach(this.log);
     this.locator = new Locator(this.log, this.hub);
+    if (settings.bridge)
+      this.bridge = new Bridge({
+        ...shared,
+        keyPrefix: place.keyPrefix,
+        settings: settings.bridge,
+        log: this.log,
+        onServerSideEmit: (namespace, args) => this.#emitEverywhere(namespace, args),
+        counts: this.counts,
+      });
     this.#sweep = new Sweep(this.sessions, this.hub, POSITION_HEARTBEAT_MS);
   }
 
@@ -136,6 +151,7 @@ export class AdapterHost extends Service {
 
   receive(namespace: string, guest: Guest): void {
     this.#guests.set(namespace, guest);
+    this.bridge?.requests.receive(namespace, guest);
     this.#opened ??= this.start().catch((error: unknown) => {
       this.options.settings.logger.error({ event: 'adapter_failed', err: error }, 'the adapter could not start');
     });
@@ -143,7 +159,10 @@ export class AdapterHost extends Service {
 
   /** Resolves when the last one has left and all is stopped. */
   async dismiss(namespace: string, guest: Guest): Promise<void> {
-    if (this.#guests.get(namespace) === guest) this.#guests.delete(namespace);
+    if (this.#guests.get(namespace) === guest) {
+      this.#guests.delete(namespace);
+      this.bridge?.requests.dismiss(namespace);
+    }
     if (this.#guests.size > 0) return;
     this.#hasLeft = true;
     await this.stop();
@@ -164,6 +183,7 @@ export class AdapterHost extends Service {
     await this.#pods.start();
     await this.log.start();
     await this.hub.preload(PRELOAD_ENTRIES);
+    await this.bridge?.start();
     this.log.beginReading();
     for (let partition = 0; partition < this.log.partitionCount; partition++)
       this.#turns[partition] = new Turns(() => this.hub.dispatched(partition).offset);
@@ -175,6 +195,7 @@ export class AdapterHost extends Service {
 
   protected async onStop(): Promise<void> {
     this.#isOpen = false;
+    await this.bridge?.stop();
     this.#sweep.stop();
     for (const turns of this.#turns) turns.stop();
     await within(2000, Promise.all(this.#ending));
@@ -269,8 +290,19 @@ export class AdapterHost extends Service {
   #isAsked = true;
 
   async send(process: string, namespace: string, message: object): Promise<void> {
+    const old = StreamsRequests.nameOf(process);
+    if (old !== undefined) return this.bridge?.requests.answer(old, namespace, message as Record<string, unknown>);
     const from = this.processId;
     await this.#pods.inbox.send(process, { type: 'guest', namespace, from, ...message });
+  }
+
+  /** What an emitter asks of all servers reached this one only. */
+  #emitEverywhere(namespace: string, args: readonly unknown[]): void {
+    const message = { kind: 'emit', data: stringify(args) };
+    this.#guests.get(namespace)?.onMessage(this.processId, message);
+    this.others()
+      .then((others) => Promise.all(others.map((process) => this.send(process, namespace, message))))
+      .catch(() => this.counts.requests.inc({ outcome: 'unavailable' }));
   }
 
   /** The old connection of a session that was taken over. */

@@ -4,6 +4,7 @@ import type { Counter, Meter } from '../core/ports.js';
 export interface AdapterMetrics {
   readonly unlogged: Counter;
   readonly requests: Counter;
+  readonly bridged: Counter;
 }
 
 export function adapterMetrics(meter: Meter): AdapterMetrics {
@@ -17,6 +18,11 @@ export function adapterMetrics(meter: Meter): AdapterMetrics {
       name: 'adapter_requests_total',
       help: 'Questions to other servers.',
       labels: { outcome: ['answered', 'timeout', 'unavailable'] },
+    }),
+    bridged: meter.counter({
+      name: 'adapter_bridged_total',
+      help: 'Entries between the log and the stream of old servers: carried, skipped as none that others need, failed.',
+      labels: { direction: ['in', 'out'], outcome: ['carried', 'skipped', 'failed'] },
     }),
   };
 }

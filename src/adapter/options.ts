@@ -38,6 +38,11 @@ export interface AdapterOptions {
    * the streams adapter; `drop` = nobody does. Either is counted. Default `local`.
    */
   readonly whenUnavailable?: 'local' | 'drop';
+  /**
+   * While servers with `@socket.io/redis-streams-adapter` still run: events, joins, leaves, disconnects and requests go to
+   * them and come from them. `'socket.io'` if they have that adapter's default options. Default: none.
+   */
+  readonly bridge?: 'socket.io' | BridgeOptions;
   /** Warnings and errors go there; pino has this shape. Default: stderr, one line each. */
   readonly logger?: Logger;
   /** A registry of prom-client, to which the adapter's metrics are added. */
@@ -61,7 +66,28 @@ export interface AdapterOptions {
   readonly onlyPlaintext?: boolean;
 }
 
+/** As the old servers have it. */
+export interface BridgeOptions {
+  /** Default `socket.io`. */
+  readonly streamName?: string;
+  /** Default `socket.io`. */
+  readonly channelPrefix?: string;
+  /** Default 1. */
+  readonly streamCount?: number;
+  /** Entries that are kept in the old stream, about. Default 10,000. */
+  readonly maxLen?: number;
+}
+
 const integer = (min: number, max: number) => z.number().int().min(min).max(max);
+
+const BRIDGE = z.strictObject({
+  streamName: z.string().min(1).default('socket.io'),
+  channelPrefix: z.string().min(1).default('socket.io'),
+  streamCount: integer(1, 1024).default(1),
+  maxLen: integer(1, 100_000_000).default(10_000),
+});
+
+export type BridgeSettings = Readonly<z.infer<typeof BRIDGE>>;
 
 const SCHEMA = z.object({
   streamName: z
@@ -79,6 +105,7 @@ const SCHEMA = z.object({
   slowReaderMs: integer(100, 3_600_000).default(5000),
   requestsTimeout: integer(1, 3_600_000).default(5000),
   whenUnavailable: z.enum(['local', 'drop']).default('local'),
+  bridge: z.preprocess((given) => (given === 'socket.io' ? {} : given), BRIDGE).optional(),
   logger: z.custom<Logger>((value) => typeof (value as Logger | null)?.warn === 'function').optional(),
   registry: z.custom<Registry>((value) => typeof (value as Registry | null)?.registerMetric === 'function').optional(),
 });

@@ -70,6 +70,21 @@ export class Keys {
     return `${this.prefix}eph:${room}`;
   }
 
+  /** Process that carries between the log and the stream of `@socket.io/redis-streams-adapter`: a string. */
+  get bridgeLease(): string {
+    return `${this.prefix}{bridge}:lease`;
+  }
+
+  /** Hash: how far that has come, either way. */
+  get bridgePlaces(): string {
+    return `${this.prefix}{bridge}:places`;
+  }
+
+  /** Pub/Sub channel of the servers that stand on a bridge, per namespace: counted, and nothing is sent there. */
+  bridgeChannel(namespace: string): string {
+    return `${this.prefix}bridge#${namespace}`;
+  }
+
   /** Pub/Sub channel on which a process hears itself at start. */
   selfTest(processId: string): string {
     return `${this.prefix}self:${processId}`;

@@ -1,0 +1,371 @@
+import { MessageType } from 'socket.io-adapter';
+import { RelayError } from '../core/errors.js';
+import type { Logger } from '../core/ports.js';
+import { Service } from '../core/service.js';
+import { sleep, within } from '../core/sleep.js';
+import type { AppendRequest, Entry, EventLog } from '../log/index.js';
+import { Connection, type RedisAddress } from '../redis/connect.js';
+import type { Keys } from '../redis/keys.js';
+import { loadScript } from '../redis/script.js';
+import type { AdapterMetrics } from './metrics.js';
+import type { BridgeSettings } from './options.js';
+import { CARRIED, decodeFields, fromLog, type StreamsMessage, streamOf, streamsOf, toLog } from './streams-format.js';
+import { StreamsRequests } from './streams-requests.js';
+
+const BEGIN = loadScript(import.meta.url, 'bridge-begin');
+const IN = loadScript(import.meta.url, 'bridge-in');
+const LEASE = loadScript(import.meta.url, 'bridge-lease');
+const OUT = loadScript(import.meta.url, 'bridge-out');
+
+const LEASE_MS = 3000;
+const RENEW_MS = 500;
+/**
+ * Places are forgotten when nobody has carried for that long, in ms. Less than ids are remembered, so whoever begins at a place
+ * appends nothing twice; and who switches the bridge on again after a day doesn't carry over the day.
+ */
+const PLACES_MS = 100_000;
+/** What was read longer ago may be in the log by another server's hand, and its id be forgotten. */
+const FRESH_MS = 60_000;
+const BLOCK_MS = 1000;
+const READ_ENTRIES = 100;
+/** In one script: their arguments are held by Redis at once. */
+const OUT_LIMITS = { entries: 200, bytes: 500_000 } as const;
+/** Of an entry that comes alone no notice is missed for longer. */
+const LOOK_MS = 500;
+const PAUSE_MS = 100;
+
+export interface BridgeOptions {
+  readonly url: RedisAddress;
+  /** Before the old stream's name, as the client has it. */
+  readonly keyPrefix: string;
+  readonly keys: Keys;
+  readonly processId: string;
+  readonly settings: BridgeSettings;
+  readonly log: EventLog;
+  /** An emitter's `serverSideEmit`, which goes by the old stream: for all new servers. */
+  readonly onServerSideEmit: (namespace: string, args: readonly unknown[]) => void;
+  readonly counts: AdapterMetrics;
+  readonly logger: Logger;
+}
+
+/**
+ * Carries between the log and the stream of `@socket.io/redis-streams-adapter` while servers of both kinds run. One server at a
+ * time does it, by a lease, but nothing depends on there being one only: what comes in is appended under the old entry's id,
+ * and what goes out is written in one step with the place behind it. So whoever takes over begins at the place that it finds.
+ */
+export class Bridge extends Service {
+  readonly requests: StreamsRequests;
+  readonly #commands: Connection;
+  readonly #reads: Connection;
+  readonly #streams: readonly string[];
+  readonly #stopping = new AbortController();
+  /** By partition: wakes whoever waits for entries of the log. */
+  readonly #wakers = new Map<number, () => void>();
+  #leading: Promise<void> = Promise.resolve();
+  /** Until then this process has the lease, monotonic ms. */
+  #heldUntil = 0;
+  #isRefused = false;
+
+  constructor(private readonly options: BridgeOptions) {
+    super();
+    const { url, keyPrefix, keys, processId, settings, logger } = options;
+    const named = (name: string) => ({ url, name: `holdfast:${processId}:${name}`, opensLater: true });
+    this.#commands = new Connection({ ...named('bridge'), silenceMs: 2500 });
+    this.#reads = new Connection({ ...named('bridge-reads'), silenceMs: BLOCK_MS + 1000 });
+    this.#streams = streamsOf(settings).map((name) => keyPrefix + name);
+    const { channelPrefix } = settings;
+    this.requests = new StreamsRequests({ url, keys, processId, channelPrefix, commands: this.#commands, logger });
+  }
+
+  /** Resolves when what either side writes from now on will be carried. */
+  protected async onStart(): Promise<void> {
+    for (const connection of [this.#commands, this.#reads]) connection.open();
+    await this.requests.start();
+    while (!(await this.#begin().catch((error: unknown) => this.#failed(error)))) {
+      this.#throwIfStopping();
+      await sleep(PAUSE_MS, this.#stopping.signal);
+    }
+    this.#succeeded();
+    this.#leading = this.#leadForever();
+  }
+
+  protected async onStop(): Promise<void> {
+    this.#stopping.abort();
+    for (const wake of this.#wakers.values()) wake();
+    this.#reads.close();
+    await within(1000, this.#leading);
+    await within(
+      500,
+      this.#hold(0).catch(() => false),
+    );
+    await this.requests.stop();
+    this.#commands.close();
+  }
+
+  #throwIfStopping(): void {
+    if (this.#stopping.signal.aborted) throw new Error('stopped while starting');
+  }
+
+  /** Call when entries of the log were dispatched. */
+  wake(partition: number): void {
+    this.#wakers.get(partition)?.();
+  }
+
+  /** What is in no log, straight to the old stream; at most once. */
+  writeBeside(namespace: string, fields: readonly string[]): void {
+    const { keyPrefix, settings } = this.options;
+    const stream = keyPrefix + streamOf(namespace, settings);
+    this.#commands.redis.xadd(stream, 'MAXLEN', '~', settings.maxLen, '*', ...fields).then(
+      () => this.#count('out', 'carried'),
+      () => this.#count('out', 'failed'),
+    );
+  }
+
+  // --- who carries
+
+  async #leadForever(): Promise<void> {
+    const { signal } = this.#stopping;
+    while (!signal.aborted) {
+      const askedAt = performance.now();
+      if (await this.#hold(LEASE_MS).catch(() => false)) {
+        this.#heldUntil = askedAt + LEASE_MS;
+        await this.#lead();
+      }
+      await sleep(RENEW_MS, signal);
+    }
+  }
+
+  /** One term: until the lease is lost. */
+  async #lead(): Promise<void> {
+    const places = await this.#begin().catch(() => undefined);
+    if (!places) return;
+    const { logger, log } = this.options;
+    logger.info({ event: 'bridge_leads' }, 'this server carries between old and new servers now');
+    const term = new AbortController();
+    const stop = (): void => term.abort();
+    this.#stopping.signal.addEventListener('abort', stop);
+    const carrying = [this.#carryIn(places.slice(0, this.#streams.length), term.signal)];
+    for (let partition = 0; partition < log.partitionCount; partition++)
+      carrying.push(this.#carryOut(partition, places[this.#streams.length + partition] as string, term.signal));
+    while (!term.signal.aborted && performance.now() < this.#heldUntil) {
+      await sleep(RENEW_MS, term.signal);
+      const askedAt = performance.now();
+      const isHeld = await this.#hold(LEASE_MS).catch(() => undefined);
+      if (isHeld) this.#heldUntil = askedAt + LEASE_MS;
+      else if (isHeld === false) break;
+    }
+    term.abort();
+    for (const wake of this.#wakers.values()) wake();
+    this.#stopping.signal.removeEventListener('abort', stop);
+    await Promise.all(carrying);
+  }
+
+  async #hold(leaseMs: number): Promise<boolean> {
+    const { keys, processId } = this.options;
+    const args = [processId, leaseMs, PLACES_MS];
+    return (await this.#commands.run(LEASE, [keys.bridgeLease, keys.bridgePlaces], args)) === 1;
+  }
+
+  async #begin(): Promise<string[]> {
+    const { keys, log } = this.options;
+    const newest = Array.from({ length: log.partitionCount }, (_, partition) => textOf(log.newest(partition)));
+    return (await this.#commands.run(
+      BEGIN,
+      [keys.bridgePlaces, ...this.#streams],
+      [PLACES_MS, newest.length, ...newest],
+    )) as string[];
+  }
+
+  #count(direction: 'in' | 'out', outcome: 'carried' | 'skipped' | 'failed', by = 1): void {
+    if (by > 0) this.options.counts.bridged.inc({ direction, outcome }, by);
+  }
+
+  /** One line when it begins, none for each try. */
+  #failed(error: unknown): void {
+    if (!this.#isRefused && !this.#stopping.signal.aborted)
+      this.options.logger.warn(
+        { event: 'bridge_waits', err: error },
+        'nothing is carried to or from old servers for now',
+      );
+    this.#isRefused = true;
+  }
+
+  #succeeded(): void {
+    if (this.#isRefused) this.options.logger.info({ event: 'bridge_goes_on' }, 'events are carried again');
+    this.#isRefused = false;
+  }
+
+  // --- from the old stream to the log
+
+  async #carryIn(places: string[], signal: AbortSignal): Promise<void> {
+    const ids = [...places];
+    while (!signal.aborted) {
+      if (!this.#reads.isUp) {
+        await this.#reads.whenUp(200);
+        continue;
+      }
+      try {
+        const found = await this.#reads.redis.xread(
+          'COUNT',
+          READ_ENTRIES,
+          'BLOCK',
+          BLOCK_MS,
+          'STREAMS',
+          ...this.#streams,
+          ...ids,
+        );
+        const readAt = performance.now();
+        for (const [stream, entries] of found ?? []) {
+          if (signal.aborted || performance.now() - readAt > FRESH_MS) break;
+          await this.#takeIn(stream, entries);
+          ids[this.#streams.indexOf(stream)] = entries.at(-1)?.[0] as string;
+        }
+        this.#succeeded();
+      } catch (error) {
+        if (signal.aborted) return;
+        this.#failed(error);
+        await sleep(PAUSE_MS, signal);
+      }
+    }
+  }
+
+  /** Rejects when it isn't known that all of them are in the log. */
+  async #takeIn(stream: string, entries: [string, string[]][]): Promise<void> {
+    const { log, keys, onServerSideEmit } = this.options;
+    const appends: Promise<unknown>[] = [];
+    const emits: StreamsMessage[] = [];
+    let skipped = 0;
+    for (const [id, fields] of entries) {
+      const message = decodeFields(fields);
+      if (message === 'own') continue;
+      const request = message && requestOf(message, id);
+      if (request && message) appends.push(this.#append(log.partitionOf(message.nsp), stream, id, request));
+      else if (message?.type === MessageType.SERVER_SIDE_EMIT && message.data.requestId === undefined)
+        emits.push(message);
+      else skipped++;
+    }
+    const outcomes = await Promise.allSettled(appends);
+    for (const outcome of outcomes) if (outcome.status === 'rejected') throw outcome.reason;
+    const [ms, seq] = (entries.at(-1) as [string, string[]])[0].split('-') as [string, string];
+    await this.#commands.run(IN, [keys.bridgePlaces], [`in:${stream}`, ms, seq, PLACES_MS]);
+    this.#count('in', 'carried', appends.length);
+    this.#count('in', 'skipped', skipped);
+    for (const { nsp, data } of emits) if (Array.isArray(data.packet)) onServerSideEmit(nsp, data.packet);
+  }
+
+  async #append(partition: number, stream: string, id: string, request: AppendRequest): Promise<void> {
+    const { log } = this.options;
+    try {
+      await log.append(partition, { ...request, idempotency: { scope: `${CARRIED} ${stream}`, id } });
+    } catch (error) {
+      if (!(error instanceof RelayError)) throw error;
+      // no try would bring it in
+      if (error.code === 'payload_too_large') return this.#count('in', 'failed');
+      // too many ids are remembered: what comes late is worse than what could come twice if this server died just now
+      if (error.code === 'overloaded') return void (await log.append(partition, request));
+      throw error;
+    }
+  }
+
+  // --- from the log to the old stream
+
+  async #carryOut(partition: number, from: string, signal: AbortSignal): Promise<void> {
+    let place = from;
+    while (!signal.aborted) {
+      await this.#untilNewer(partition, place, signal);
+      if (signal.aborted) return;
+      try {
+        place = await this.#giveOut(partition, place);
+        this.#succeeded();
+      } catch (error) {
+        this.#failed(error);
+        await sleep(PAUSE_MS, signal);
+      }
+    }
+  }
+
+  async #giveOut(partition: number, place: string): Promise<string> {
+    const { log, keys, keyPrefix, settings } = this.options;
+    const after = log.resolve({ partition, ...placeOf(place) });
+    if (after.kind === 'invalid') return place;
+    const page = await log.page(partition, after, OUT_LIMITS);
+    const { epoch } = log.newest(partition);
+    // the reader is about to learn of the new epoch
+    if (page.epoch !== epoch) {
+      await sleep(20);
+      return place;
+    }
+    const isWhole = page.isLast && page.newest.offset > page.last.offset;
+    const next = textOf({ epoch, ...(isWhole ? page.newest : page.last) });
+    if (next === place) {
+      await sleep(20);
+      return place;
+    }
+    const streams: string[] = [];
+    const args: (string | number)[] = [];
+    let copied = 0;
+    for (const entry of page.entries) {
+      const fields = this.#fieldsOf(entry);
+      if (!fields) continue;
+      const stream = keyPrefix + streamOf(entry.header.namespace, settings);
+      if (!streams.includes(stream)) streams.push(stream);
+      args.push(streams.indexOf(stream) + 2, fields.length, ...fields);
+      copied++;
+    }
+    const head = [`out:${partition}`, place, next, PLACES_MS, settings.maxLen];
+    const elsewhere = (await this.#commands.run(OUT, [keys.bridgePlaces, ...streams], [...head, ...args])) as string;
+    if (elsewhere !== '') return elsewhere;
+    this.#count('out', 'carried', copied);
+    return next;
+  }
+
+  #fieldsOf(entry: Entry): string[] | undefined {
+    try {
+      return fromLog(entry);
+    } catch {
+      this.#count('out', 'failed');
+      return undefined;
+    }
+  }
+
+  /** Resolves when the log may have entries behind the place, or it is time to look. */
+  #untilNewer(partition: number, place: string, signal: AbortSignal): Promise<void> {
+    const { log } = this.options;
+    const { epoch, offset } = log.newest(partition);
+    const at = placeOf(place);
+    if (signal.aborted || epoch !== at.epoch || offset > at.offset) return Promise.resolve();
+    return new Promise((resolve) => {
+      const done = (): void => {
+        clearTimeout(timer);
+        this.#wakers.delete(partition);
+        resolve();
+      };
+      const timer = setTimeout(done, LOOK_MS);
+      this.#wakers.set(partition, done);
+    });
+  }
+}
+
+/** `undefined` for what the log can't hold. */
+function requestOf(message: StreamsMessage, id: string): AppendRequest | undefined {
+  try {
+    return toLog(message, id);
+  } catch {
+    return undefined;
+  }
+}
+
+interface Place {
+  readonly epoch: string;
+  readonly ms: number;
+  readonly offset: number;
+}
+
+function textOf({ epoch, ms, offset }: Place): string {
+  return `${epoch} ${ms} ${offset}`;
+}
+
+function placeOf(text: string): Place {
+  const [epoch = '', ms = '0', offset = '0'] = text.split(' ');
+  return { epoch, ms: Number(ms), offset: Number(offset) };
+}
