@@ -47,7 +47,7 @@ export class Intake<Events extends EventMap> {
     const taken = { event, data, room: name, id, at, position } as RelayEvent<Events>;
     const room = this.options.rooms.get(name);
     if (position !== undefined) return this.#takePlaced(taken, position, room);
-    if (!room) return;
+    if (!room || room.isStale) return;
     if (!room.isJoined && room.from !== undefined) this.#takeReplayed(taken, room);
     // ephemeral: at most once, and nobody waits for it
     else if (!room.isFull) room.push(taken, () => {});
@@ -58,12 +58,13 @@ export class Intake<Events extends EventMap> {
     if (this.isLagging) return;
     this.#checkPlace(position);
     if (!this.#isAhead(position)) return;
-    if (room?.isFull) {
+    if (room?.isFull && !room.isStale) {
       this.isLagging = true;
       return onLag(room);
     }
     this.received = position;
-    if (room && !this.#isRepeated(event)) return room.push(event, progress.begin(position, room.subscriptions.size));
+    if (room && !room.isStale && !this.#isRepeated(event))
+      return room.push(event, progress.begin(position, room.subscriptions.size));
     if (!room) onUnwanted(event.room);
     progress.pass(position);
   }

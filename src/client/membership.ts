@@ -36,17 +36,22 @@ export class Membership<Events extends EventMap> {
   async connected(isRecovered: boolean): Promise<void> {
     if (!isRecovered) this.#leaving.clear();
     for (const name of this.#leaving) void this.#leave(name);
-    await this.#joinAll((room) => !isRecovered || !room.isJoined);
+    const rooms = [...this.options.rooms.values()].filter((room) => !isRecovered || !room.isJoined);
+    for (const room of rooms) this.#behind(room, isRecovered && room.from !== undefined);
+    await this.#joinAll(rooms);
   }
 
   /** The relay may have dropped some. */
   async rejoin(): Promise<void> {
-    await this.#joinAll(() => true);
+    const rooms = [...this.options.rooms.values()];
+    for (const room of rooms) this.#behind(room, false);
+    await this.#joinAll(rooms);
   }
 
   /** A room that is new. Without a connection it is joined when there is one. */
   added(room: Room<Events>): void {
     this.#leaving.delete(room.name);
+    room.isStale = room.from !== undefined;
     if (this.options.connection.isConnected) void this.#join(room);
   }
 
@@ -66,19 +71,18 @@ export class Membership<Events extends EventMap> {
     }
   }
 
-  async #joinAll(which: (room: Room<Events>) => boolean): Promise<void> {
-    const waiting = [...this.options.rooms.values()].filter(which);
-    for (const room of waiting) this.#behind(room);
+  async #joinAll(rooms: readonly Room<Events>[]): Promise<void> {
+    const waiting = [...rooms];
     while (waiting.length > 0) await Promise.all(waiting.splice(0, AT_ONCE).map((room) => this.#join(room)));
   }
 
   /** One that has begun must not miss what was published since; one that hasn't begins now. */
-  #behind(room: Room<Events>): void {
-    room.isJoined = false;
-    if (!room.hasBegun) return;
+  #behind(room: Room<Events>, wasCut: boolean): void {
     const { received, handled } = this.options.place();
-    room.catchUp(received, handled);
-    if (room.from === undefined) this.options.onResync('lost');
+    room.isJoined = false;
+    if (room.hasBegun) room.catchUp(received, handled);
+    if (room.hasBegun && room.from === undefined) this.options.onResync('lost');
+    room.isStale = room.from !== undefined && (wasCut || room.from !== received);
   }
 
   #join(room: Room<Events>): Promise<void> {
@@ -97,10 +101,12 @@ export class Membership<Events extends EventMap> {
   async #subscribe(room: Room<Events>): Promise<void> {
     const { rooms, onChange, onResync, onRefused } = this.options;
     const isWanted = (): boolean => rooms.get(room.name) === room && !room.isJoined;
-    const { from } = room;
-    room.replay.rewind();
-    room.isCut = false;
     try {
+      if (room.isStale && !(await this.#ask('unsubscribe', { room: room.name }, isWanted))) return;
+      const { from } = room;
+      room.isStale = false;
+      room.isCut = false;
+      room.replay.rewind();
       const payload = { room: room.name, ...(from !== undefined && { from }) };
       const answer = await this.#ask('subscribe', payload, isWanted);
       // one that was cut is joined again when the buffer has room
@@ -111,7 +117,7 @@ export class Membership<Events extends EventMap> {
     } catch (cause) {
       const error = cause as RelayError;
       if (!isWanted()) return;
-      if (error.code === 'bad_request' && from !== undefined) {
+      if (error.code === 'bad_request' && room.from !== undefined) {
         // no position of this log: there is nothing to go on from
         room.startAfresh();
         onResync('lost');

@@ -16,6 +16,11 @@ export class Room<Events extends EventMap> {
   hasBegun = false;
   /** Of its present replay: something came that no buffer could take. */
   isCut = false;
+  /**
+   * The relay may have it from a catch-up that was cut, or as one of the token's: it is left before it is caught up, and what
+   * it brings until then comes again in the replay. Else that would come before what is older.
+   */
+  isStale = false;
   joining: { readonly session: number; readonly end: Promise<void> } | undefined;
   readonly replay = new Replay();
   /** A catch-up begins behind it; `undefined`: none is due. */

@@ -106,6 +106,7 @@ test('a replay that was cut is recognised as far as it is the same', () => {
 });
 
 describe('a place', () => {
+  const tooMany = `{"v":1,"position":null,"rooms":{${Array.from({ length: 1001 }, (_, n) => `"${n}":null`)}}}`;
   test.each([
     '',
     'null',
@@ -114,9 +115,12 @@ describe('a place', () => {
     '{"v":1,"position":"somewhere","rooms":{}}',
     '{"v":1,"position":null,"rooms":{"a":1}}',
     '{"v":1,"position":null}',
-    `{"v":1,"position":null,"rooms":{${Array.from({ length: 1001 }, (_, n) => `"${n}":null`)}}}`,
   ])('is none in %s', (text) => {
     expect(parsePlace(text)).toBeUndefined();
+  });
+
+  test('has at most 1,000 rooms', () => {
+    expect(parsePlace(tooMany)).toBeUndefined();
   });
 
   test('is read as it was written', async () => {
@@ -228,20 +232,27 @@ test('of two that write to one key of web storage the first keeps it', () => {
 
 describe('a token source', () => {
   const jwt = (claims: object): string => `e30.${Buffer.from(JSON.stringify(claims)).toString('base64url')}.x`;
-  const now = Math.floor(Date.now() / 1000);
 
+  // issued so long ago, by the issuer's clock that is so far ahead, for so long → renewed after, in seconds
   test.each([
-    ['an hour, with a minute to spare', { iat: now, exp: now + 3600 }, 3540],
-    ['a short one, at four fifths', { iat: now, exp: now + 100 }, 80],
-    ['one that was made before', { iat: now - 1800, exp: now + 1800 }, 1740],
-    ['one by a clock an hour ahead: its own span', { iat: now + 3600, exp: now + 7200 }, 3540],
-    ['one by a clock an hour behind: its own span', { iat: now - 7200, exp: now - 3600 }, 3540],
-    ['one that never says', { iat: now }, undefined],
-  ])('renews %s', async (_, claims, seconds) => {
-    const source = new TokenSource(async () => jwt(claims));
+    ['an hour, with a minute to spare', 0, 0, 3600, 3540],
+    ['a short one, at four fifths', 0, 0, 100, 80],
+    ['one that was made before', 1800, 0, 3600, 1740],
+    ['one by a clock an hour ahead: its own span', 0, 3600, 3600, 3540],
+    ['one by a clock an hour behind: its own span', 0, -7200, 3600, 3540],
+  ])('renews %s', async (_, ago, ahead, life, seconds) => {
+    const iat = Math.floor(Date.now() / 1000) - ago + ahead;
+    const source = new TokenSource(async () => jwt({ iat, exp: iat + life }));
     await source.get();
-    if (seconds === undefined) expect(source.renewInMs).toBeUndefined();
-    else expect((source.renewInMs as number) / 1000).toBeCloseTo(seconds, -0.7);
+    expect((source.renewInMs as number) / 1000).toBeGreaterThan(seconds - 3);
+    expect((source.renewInMs as number) / 1000).toBeLessThan(seconds + 3);
+  });
+
+  test('renews none that never ends, and none that is a text', async () => {
+    for (const source of [new TokenSource(() => jwt({ iat: 0 })), new TokenSource(jwt({ exp: 2 ** 40 }))]) {
+      await source.get();
+      expect(source.renewInMs).toBeUndefined();
+    }
   });
 
   test('keeps the token at hand while it is good, and never gives a refused one again', async () => {

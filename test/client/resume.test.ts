@@ -19,14 +19,21 @@ import { collect, live, numbers, open, someone, tokens } from './fixture.js';
 const CHILD = fileURLToPath(new URL('child.mjs', import.meta.url));
 
 let stack: Stack;
+/** One pod, 320 entries at most, and no memory of older ones. */
+let small: Stack;
 let dir: string;
 
 beforeAll(async () => {
   const env = { HOLDFAST_GATEWAY_RECOVERY_WINDOW_MS: '2s' };
-  [stack, dir] = await Promise.all([startStack(2, { env }), mkdtemp(join(tmpdir(), 'holdfast-client-'))]);
+  const tight = { HOLDFAST_LOG_MAX_ENTRIES: '160', HOLDFAST_GATEWAY_RING_BYTES: '65536' };
+  [stack, small, dir] = await Promise.all([
+    startStack(2, { env }),
+    startStack(1, { env: tight }),
+    mkdtemp(join(tmpdir(), 'holdfast-client-')),
+  ]);
 });
 afterAll(async () => {
-  await stack?.stop();
+  await Promise.all([stack?.stop(), small?.stop()]);
   await rm(dir, { recursive: true, force: true });
 });
 
@@ -127,22 +134,20 @@ test('a client whose session the relay has forgotten goes on from its place, wit
 });
 
 test('what was trimmed while a client was away is a gap and one resync, and what is left comes', async () => {
-  // 320 entries at most, and no memory of older ones
-  const env = { HOLDFAST_LOG_MAX_ENTRIES: '160', HOLDFAST_GATEWAY_RING_BYTES: '65536' };
-  await using own = await startStack(1, { env });
-  await using proxy = await startTcpProxy(own.pod(0).port);
+  const room = someone('room');
+  await using proxy = await startTcpProxy(small.pod(0).port);
   const { client, resyncs, gaps } = open(`http://127.0.0.1:${proxy.port}`);
   await using _ = client;
-  const got = collect(client, 'room');
+  const got = collect(client, room);
   await got.subscription.ready;
-  await publish(own.pod(0), 'room', [0]);
+  await publish(small.pod(0), room, [0]);
   await eventually(() => got.events.length === 1);
   await proxy.refuse(true);
   proxy.rst();
-  const missed = await publish(own.pod(0), 'room', numbers(1, 1000));
+  const missed = await publish(small.pod(0), room, numbers(1, 1000));
   await proxy.refuse(false);
   await live(client);
-  await publish(own.pod(0), 'room', ['live']);
+  await publish(small.pod(0), room, ['live']);
   await eventually(() => got.data().at(-1) === 'live', { withinMs: 15_000 });
   expect(resyncs).toEqual(['new', 'gap']);
   expect(gaps[0]?.reason).toBe('trimmed');
@@ -153,24 +158,84 @@ test('what was trimmed while a client was away is a gap and one resync, and what
 });
 
 test('a wiped Redis is a gap of an epoch, and what a publisher sends again is given once', async () => {
-  await using own = await startStack(1);
-  const { client, resyncs, gaps } = open(own.pod(0).url);
+  const room = someone('room');
+  const { client, resyncs, gaps } = open(small.pod(0).url);
   await using _ = client;
-  await using publisher = open(own.pod(0).url).client;
-  const got = collect(client, 'room');
+  await using publisher = open(small.pod(0).url).client;
+  const got = collect(client, room);
   await got.subscription.ready;
-  await publisher.publish('room', 'e', 'kept', { id: 'a' });
+  await publisher.publish(room, 'e', 'kept', { id: 'a' });
   await eventually(() => got.events.length === 1);
-  await own.client.flushall();
+  await small.client.flushall();
   await eventually(() => gaps.length > 0, { withinMs: 10_000, what: 'the gap' });
   expect(gaps[0]).toMatchObject({ reason: 'epoch' });
   expect(resyncs).toEqual(['new', 'gap']);
   // the same event again, and another one that has its id
-  expect((await publisher.publish('room', 'e', 'kept', { id: 'a' })).isDuplicate).toBe(false);
-  await using other = open(own.pod(0).url).client;
-  await other.publish('room', 'e', 'other', { id: 'a' });
+  expect((await publisher.publish(room, 'e', 'kept', { id: 'a' })).isDuplicate).toBe(false);
+  await using other = open(small.pod(0).url).client;
+  await other.publish(room, 'e', 'other', { id: 'a' });
   await eventually(() => got.events.length >= 2);
   expect(got.data()).toEqual(['kept', 'other']);
+});
+
+test('a catch-up that is cut again and again, under live events and a small buffer, keeps its order and doubles nothing', async () => {
+  const [room, busy] = [someone('room'), someone('busy')];
+  const [first] = await publish(stack.pod(1), room, numbers(0, 400));
+  await using proxy = await startTcpProxy(stack.pod(0).port);
+  const { client, resyncs, gaps } = open(`http://127.0.0.1:${proxy.port}`, {
+    bufferSize: 50,
+    reconnectDelayMaxMs: 100,
+  });
+  await using _ = client;
+  collect(client, busy);
+  await client.live();
+  const stops = [room, busy].map((name) => {
+    let next = name === room ? 401 : 1;
+    let isOver = false;
+    const running = (async () => {
+      while (!isOver) {
+        await publish(stack.pod(1), name, [next++]);
+        await sleep(10);
+      }
+    })();
+    return async () => {
+      isOver = true;
+      await running;
+      return next - 1;
+    };
+  });
+  const seen: unknown[] = [];
+  client.subscribe(room, {
+    from: first,
+    onEvent: async ({ data }) => {
+      seen.push(data);
+      if (seen.length % 100 === 50 && seen.length < 400) proxy.rst();
+      await sleep(1);
+    },
+  });
+  await eventually(() => seen.length > 420, { withinMs: 30_000, what: 'the catch-up to be done' });
+  const [last] = await Promise.all(stops.map((stop) => stop()));
+  await eventually(() => seen.includes(last), { withinMs: 20_000 });
+  expect(seen).toEqual(numbers(1, last as number));
+  expect({ resyncs, gaps }).toEqual({ resyncs: ['new'], gaps: [] });
+});
+
+test('five hundred rooms are subscribed at the rate that the relay lets them, also after it has forgotten the client', async () => {
+  const rooms = numbers(1, 500).map(() => someone('many'));
+  const { client, errors, resyncs } = open(stack.pod(0).url);
+  await using _ = client;
+  const all = rooms.map((room) => collect(client, room));
+  await Promise.all(all.map(({ subscription }) => subscription.ready));
+  await client.live();
+  // it forgets at once who leaves by a disconnect
+  (client.socket as unknown as { packet(packet: object): void }).packet({ type: 1 });
+  client.socket.io.engine.close();
+  await eventually(() => client.status.state === 'connecting', { withinMs: 10_000 });
+  await publish(stack.pod(1), rooms[499] as string, ['missed']);
+  await eventually(() => client.status.state === 'live', { withinMs: 20_000 });
+  expect(client.socket.recovered).toBeFalsy();
+  await eventually(() => all[499]?.events.length === 1);
+  expect({ errors, resyncs }).toEqual({ errors: [], resyncs: ['new'] });
 });
 
 test('a client that was closed goes on where it was, each event once, in rooms of both kinds', async () => {
