@@ -166,8 +166,7 @@ describe('what is not logged keeps its place behind the logged events of its ser
   });
 
   test('and an adapter that asks at once is caught by it', async () => {
-    const { adapter } = a.io.of('/');
-    const { host } = adapter as unknown as { host: { afterOwn: (partition: number, run: () => void) => void } };
+    const { host } = a;
     const { afterOwn } = host;
     host.afterOwn = (_partition, run) => run();
     try {

@@ -6,6 +6,7 @@ import { Redis } from 'ioredis';
 import { Registry } from 'prom-client';
 import { Server, type ServerOptions, type Socket as ServerSocket } from 'socket.io';
 import { io as connectTo, type ManagerOptions, type Socket, type SocketOptions } from 'socket.io-client';
+import type { AdapterHost } from '../../src/adapter/host.js';
 import { type AdapterOptions, createAdapter } from '../../src/adapter/index.js';
 import { Child } from '../harness/child.js';
 import { freePort } from '../harness/free-port.js';
@@ -74,6 +75,11 @@ export class TestServer implements AsyncDisposable {
     this.#clients.add(client);
     await client.connected();
     return client;
+  }
+
+  /** What its namespaces share, for what no client can see. */
+  get host(): AdapterHost {
+    return (this.io.of('/').adapter as unknown as { host: AdapterHost }).host;
   }
 
   /** The server's side of a client. */
