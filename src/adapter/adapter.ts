@@ -417,7 +417,7 @@ export class HoldfastAdapter extends Adapter implements Guest {
       const { subscriber, session } = member;
       for (const room of rooms)
         hub.join(subscriber, this.#keys.keyOf(room), this.#joinAt ?? hub.joinPosition(subscriber).offset);
-      session?.touch();
+      if (session) this.host.touch(session);
     } else if (rooms.has(id)) {
       // Socket.IO's own room comes last, immediately before CONNECT
       const socket = this.nsp.sockets.get(id);
@@ -431,7 +431,7 @@ export class HoldfastAdapter extends Adapter implements Guest {
     const member = this.#members.get(id);
     if (!member) return;
     this.host.hub.leave(member.subscriber, this.#keys.keyOf(room));
-    member.session?.touch();
+    if (member.session) this.host.touch(member.session);
   }
 
   override delAll(id: string): void {
@@ -464,7 +464,7 @@ export class HoldfastAdapter extends Adapter implements Guest {
     const session = this.#recovery?.open(socket, subscriber, this.#keys, resumed?.owner);
     const member = { subscriber, session };
     this.#members.set(socket.id, member);
-    if (resumed) hub.giveLittle(subscriber);
+    hub.greet(subscriber, this.nsp.name);
     return member;
   }
 

@@ -33,6 +33,7 @@ function isPlain(value: unknown, depth = 0): boolean {
 
 /** Any value for another process, as text: JSON, with binary data in base64. */
 export function stringify(value: unknown): string {
+  if (isPlain(value)) return JSON.stringify(value) ?? 'null';
   return JSON.stringify(value, function (this: Record<string, unknown>, key: string, plain: unknown) {
     // a Buffer has become something else by its own toJSON
     const original = this[key];

@@ -62,6 +62,7 @@ export class AdapterHost extends Service {
   readonly #pods: Pods;
   readonly #sweep: Sweep;
   readonly #turns: Turns[] = [];
+  readonly #touched = new Set<AdapterSession>();
   readonly #ending = new Set<Promise<void>>();
   #opened: Promise<void> | undefined;
   #isOpen = false;
@@ -207,6 +208,20 @@ export class AdapterHost extends Service {
       this.records.markDead(this.processId).catch(() => {}),
     );
     await within(2000, this.#pods.stop());
+  }
+
+  /** It changed: its record is saved with what else changes in this turn of the loop. */
+  touch(session: AdapterSession): void {
+    if (this.#touched.size === 0) setImmediate(() => this.#saveTouched());
+    this.#touched.add(session);
+  }
+
+  #saveTouched(): void {
+    const sessions = [...this.#touched];
+    this.#touched.clear();
+    this.#pods.connection.inOneWrite(() => {
+      for (const session of sessions) void session.save();
+    });
   }
 
   /** Something that must be done before the process goes. */

@@ -95,7 +95,7 @@ export class Recovery {
     const owner = claimed ?? host.records.newOwner();
     const session = new AdapterSession(socket, subscriber, pid, owner, keys, host);
     host.sessions.set(owner, session);
-    session.touch();
+    host.touch(session);
     return session;
   }
 

@@ -30,7 +30,6 @@ export class AdapterSession extends Resumable<SessionState> {
   /** Socket.IO says that its client may come back. */
   isRecoverable = false;
   #savedData: string | undefined;
-  #isTouched = false;
   /** Where it stood when it connected: what a client that heard of no position goes on from, whatever became of its epoch. */
   readonly #start: { readonly epoch: string; readonly ms: number; readonly offset: number };
 
@@ -45,16 +44,6 @@ export class AdapterSession extends Resumable<SessionState> {
     super(subscriber, pid, owner, context);
     const { epoch, ms, offset } = subscriber;
     this.#start = { epoch, ms, offset };
-  }
-
-  /** It changed: saved with what else changes in this turn of the loop. */
-  touch(): void {
-    if (this.#isTouched) return;
-    this.#isTouched = true;
-    setImmediate(() => {
-      this.#isTouched = false;
-      void this.save();
-    });
   }
 
   override get isStale(): boolean {

@@ -155,7 +155,8 @@ export class CatchUp {
     metrics.recoveredEvents.observe(progress.given);
     if (progress.given > 0 || progress.missedTrimmed)
       metrics.recoveries.inc({ result: progress.missedTrimmed ? 'gap' : progress.usedLog ? 'log' : 'ring' });
-    hub.tellPosition(subscriber);
+    if (subscriber.wasGreeted) subscriber.positionToldAt = performance.now();
+    else hub.tellPosition(subscriber);
   }
 
   #pageFromRing(subscriber: Subscriber): void {

@@ -2,7 +2,7 @@ import type { Logger } from '../core/ports.js';
 import type { Entry, EpochTurn, EventLog, LogGap, ReaderHandler } from '../log/index.js';
 import { formatPosition, type Position } from '../wire/position.js';
 import { CatchUp } from './catch-up.js';
-import { Delivery, type Parcel } from './frames.js';
+import { Delivery, encodeEvent, type Parcel } from './frames.js';
 import type { GatewayMetrics } from './metrics.js';
 import { BEHIND_BYTES } from './outbox.js';
 import { Ring } from './ring.js';
@@ -11,7 +11,8 @@ import type { Subscriber } from './subscriber.js';
 
 /** With CONNECT and the headers they fit a TCP segment. */
 const LITTLE_ENTRIES = 12;
-const LITTLE_BYTES = 1200;
+const LITTLE_BYTES = 1000;
+const POSITION_EVENT = Buffer.from('["holdfast:position"]');
 const NOBODY: readonly Subscriber[] = [];
 
 interface PartitionView {
@@ -172,11 +173,18 @@ export class Hub implements ReaderHandler {
   }
 
   /**
-   * For one that returns, immediately before CONNECT: what it missed goes in front of it if it fits one TCP segment with it, so
-   * that a connection that flaps within milliseconds still makes progress.
+   * Immediately before CONNECT: a little that it missed, and where it stands, go in front of it, in one TCP segment with it. So
+   * a connection that flaps within milliseconds still makes progress, and one write per connect is enough.
    */
-  giveLittle(subscriber: Subscriber): void {
-    subscriber.outbox.inOneSegment(() => this.#catchUp.giveLittle(subscriber, LITTLE_ENTRIES, LITTLE_BYTES));
+  greet(subscriber: Subscriber, namespace: string): void {
+    subscriber.outbox.inOneSegment(() => {
+      this.#catchUp.giveLittle(subscriber, LITTLE_ENTRIES, LITTLE_BYTES);
+      const { epoch, partition, ms, offset } = subscriber;
+      const view = this.#view(partition);
+      if (!subscriber.hearsPositions || epoch !== view.epoch || offset < view.offset) return;
+      subscriber.wasGreeted = true;
+      subscriber.outbox.write(encodeEvent(POSITION_EVENT, [], formatPosition(epoch, partition, ms, offset), namespace));
+    });
   }
 
   /** For a socket on its way in: carries its place over if the log began a new epoch meanwhile, and says what is gone. */

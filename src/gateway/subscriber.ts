@@ -30,6 +30,8 @@ export class Subscriber {
   /** What the pod has dispatched for it and not yet written, and a hash of its offsets. */
   run: Delivery[] = [];
   runHash = 0;
+  /** Its client heard its position before CONNECT. */
+  wasGreeted = false;
   /** Its client is told positions and gaps. */
   hearsPositions = true;
   /** Applies what moves or ends it: an entry that is no event. */

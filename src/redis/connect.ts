@@ -115,6 +115,17 @@ export class Connection extends EventEmitter<ConnectionEvents> {
     }
   }
 
+  /** Commands that `send` sends leave in one write. */
+  inOneWrite(send: () => void): void {
+    const stream = this.#redis.stream as Partial<Socket> | undefined;
+    stream?.cork?.();
+    try {
+      send();
+    } finally {
+      stream?.uncork?.();
+    }
+  }
+
   /** Tears the socket down without flushing: what it still holds must not reach Redis. The client then reconnects. */
   reset(): void {
     // at once: until the socket's end is noticed, commands would go into it
