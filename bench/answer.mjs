@@ -4,7 +4,7 @@ export function answer(commands) {
     try {
       process.send({ id, result: await commands[command](argument) });
     } catch (error) {
-      process.send({ id, error: error.stack });
+      process.send({ id, error: error.stack.replace(/^Error: /, '') });
     }
   });
   process.on('disconnect', () => process.exit());

@@ -23,12 +23,17 @@ const ADAPTERS = {
   },
 };
 
+/** Of a connection that is under way or silent: a pod whose adapter restores a thousand sessions needs more than the defaults. */
+const PATIENCE_MS = 300_000;
+
 const { name, redisUrl, options } = JSON.parse(process.argv[2]);
 const http = createServer();
 const io = new Server(http, {
   adapter: await ADAPTERS[name](new Redis(redisUrl), options),
   transports: ['websocket'],
   connectionStateRecovery: {},
+  connectTimeout: PATIENCE_MS,
+  pingTimeout: PATIENCE_MS,
   serveClient: false,
 });
 io.on('connection', (socket) => {

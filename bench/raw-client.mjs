@@ -32,6 +32,7 @@ export class RawClient {
   });
 
   constructor(port, auth, onEvent) {
+    const openedAt = performance.now();
     this.#auth = auth;
     this.#onEvent = onEvent;
     this.#socket = connect({ port, host: '127.0.0.1', noDelay: true });
@@ -39,7 +40,8 @@ export class RawClient {
     this.#socket.on('error', (error) => this.#failed(error));
     this.#socket.on('close', () => {
       this.isClosed = true;
-      this.#failed(new Error('closed before CONNECT'));
+      const afterMs = Math.round(performance.now() - openedAt);
+      this.#failed(new Error(`closed by the server before CONNECT, after ${afterMs} ms`));
     });
     const key = randomBytes(16).toString('base64');
     this.#socket.write(

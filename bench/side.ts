@@ -69,9 +69,18 @@ export class Side implements AsyncDisposable {
     const pod = async (pod: string): Promise<Worker> => {
       const settings =
         name === 'relay' ? await relaySettings(server.url, pod) : { name, redisUrl: server.url, options };
-      return new Worker(PROGRAMS[name] ?? 'pod.mjs', [JSON.stringify(settings)], ['--expose-gc']);
+      return new Worker(
+        `${name}, pod ${pod}`,
+        PROGRAMS[name] ?? 'pod.mjs',
+        [JSON.stringify(settings)],
+        ['--expose-gc'],
+      );
     };
-    const [receiving, sending, clients] = [await pod('a'), await pod('b'), new Worker('clients.mjs')];
+    const [receiving, sending, clients] = [
+      await pod('a'),
+      await pod('b'),
+      new Worker(`${name}, clients`, 'clients.mjs'),
+    ];
     const [port] = await Promise.all([receiving.ask<number>('listen'), sending.ask('listen')]);
     const address = { port, ...(name === 'relay' && { token: await token({ sub: 'u', caps: ALL_CAPS }) }) };
     return new Side(name, server, receiving, sending, clients, address);

@@ -19,8 +19,16 @@ export class Worker implements AsyncDisposable {
   readonly #asked = new Map<number, Asked>();
   #asks = 0;
 
-  /** @param file beside this one */
-  constructor(file: string, args: readonly string[] = [], nodeFlags: readonly string[] = []) {
+  /**
+   * @param name for the text of errors
+   * @param file beside this one
+   */
+  constructor(
+    private readonly name: string,
+    file: string,
+    args: readonly string[] = [],
+    nodeFlags: readonly string[] = [],
+  ) {
     this.#process = fork(fileURLToPath(new URL(file, import.meta.url)), [...args], {
       execArgv: [...nodeFlags],
       serialization: 'advanced',
@@ -28,7 +36,7 @@ export class Worker implements AsyncDisposable {
     });
     this.#process.on('message', (reply) => this.#settle(reply as Reply));
     this.#process.on('exit', (code, signal) => {
-      for (const { reject } of this.#asked.values()) reject(new Error(`${file} ended: ${signal ?? code}`));
+      for (const { reject } of this.#asked.values()) reject(new Error(`${name} ended: ${signal ?? code}`));
     });
   }
 
@@ -37,7 +45,7 @@ export class Worker implements AsyncDisposable {
   }
 
   async ask<Result>(command: string, argument?: unknown): Promise<Result> {
-    if (!this.isRunning) throw new Error(`${command} of a worker that has ended`);
+    if (!this.isRunning) throw new Error(`${this.name} has ended; asked to ${command}`);
     const id = ++this.#asks;
     const result = new Promise<unknown>((resolve, reject) => this.#asked.set(id, { resolve, reject }));
     this.#process.send({ id, command, argument });
@@ -55,6 +63,6 @@ export class Worker implements AsyncDisposable {
     const asked = this.#asked.get(id);
     this.#asked.delete(id);
     if (error === undefined) asked?.resolve(result);
-    else asked?.reject(new Error(error));
+    else asked?.reject(new Error(`${this.name}: ${error}`));
   }
 }

@@ -120,6 +120,6 @@ async function comeBack(side: Side) {
   const { startedAt, recovered } = await side.clients.ask<{ startedAt: number; recovered: number }>('resume', {
     port: side.address.port,
   });
-  const { arrivedAt } = await side.clients.ask<{ arrivedAt: number }>('arrived', { withinMs: 120_000 });
+  const { arrivedAt } = await side.clients.ask<{ arrivedAt: number }>('arrived', { withinMs: 300_000 });
   return { startedAt, recovered, arrivedAt };
 }

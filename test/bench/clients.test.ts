@@ -18,7 +18,7 @@ beforeAll(async () => {
 
 beforeEach(async () => {
   sockets = [];
-  clients = new Worker('clients.mjs');
+  clients = new Worker('clients', 'clients.mjs');
   const { port } = io.httpServer.address() as AddressInfo;
   await clients.ask('connect', { port, count: 2, rooms: [['even'], ['even', 'odd']] });
   return () => clients[Symbol.asyncDispose]();
