@@ -13,10 +13,12 @@ const old = STREAM === 'socket.io' ? {} : { streamName: STREAM, channelPrefix: S
 const streamCount = Number(COUNT);
 const bridge = STREAM === 'socket.io' && streamCount === 1 ? 'socket.io' : { ...old, streamCount };
 const redis = new Redis(REDIS_URL);
+const say = ({ event }) => console.log(event);
+const logger = { debug: say, info: say, warn: say, error: say };
 const adapter =
   KIND === 'old'
     ? createStreamsAdapter(redis, { ...old, streamCount, blockTimeInMs: 200 })
-    : createAdapter(redis, { streamName: NAME, ...(BRIDGED === '1' && { bridge }) });
+    : createAdapter(redis, { streamName: NAME, logger, ...(BRIDGED === '1' && { bridge }) });
 
 const http = createServer(async (request, response) => {
   let body = '';

@@ -1,0 +1,167 @@
+import { Redis } from 'ioredis';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { sleep } from '../../src/core/sleep.js';
+import { Keys } from '../../src/redis/keys.js';
+import { eventually } from '../harness/poll.js';
+import { type RedisProcess, startRedis } from '../harness/redis.js';
+import { Deploy, faultsOf, type MixedServer, startDeploy } from './bridge-rig.js';
+import type { TestClient } from './rig.js';
+
+let redis: RedisProcess;
+let direct: Redis;
+beforeAll(async () => {
+  redis = await startRedis({ aof: 'off' });
+  direct = new Redis(redis.url);
+});
+afterAll(async () => {
+  direct?.disconnect();
+  await redis?.stop();
+});
+
+const FIRST = { withinMs: 15_000, what: 'the first events' } as const;
+const LEASE_ENDS = { withinMs: 8000, what: 'another server to carry' } as const;
+
+/** A client on each of them, in the room of the traffic. */
+const clientsOf = (servers: readonly MixedServer[]): Promise<TestClient[]> =>
+  Promise.all(servers.map((server) => server.client(['t'])));
+
+/** Each emits `count` events under its name. */
+const traffic = (servers: ReadonlyMap<string, MixedServer>, count: number, everyMs: number): Promise<unknown[]> =>
+  Promise.all([...servers].map(([name, server]) => server.does('traffic', { name, count, everyMs, rooms: ['t'] })));
+
+async function allCame(clients: readonly TestClient[], names: readonly string[], count: number): Promise<void> {
+  const isOurs = (value: unknown): boolean => names.includes(String(value).split('-')[0] as string);
+  for (const client of clients) {
+    const came = (): unknown[] => client.values().filter(isOurs);
+    await eventually(() => came().length >= count * names.length, { withinMs: 10_000, what: 'all events' }).catch(
+      () => {},
+    );
+    expect(faultsOf(came(), names, count)).toEqual([]);
+  }
+}
+
+/** How often it has taken the lease. */
+const terms = (server: MixedServer): number => server.lines.filter((line) => line === 'bridge_leads').length;
+
+describe('two old and two new servers, one fault after another', () => {
+  let deploy: Deploy;
+  let oldA: MixedServer;
+  let oldB: MixedServer;
+  /** Carries at first. */
+  let first: MixedServer;
+  let second: MixedServer;
+  beforeAll(async () => {
+    deploy = new Deploy(redis.url);
+    const [a, b, c, d] = await startDeploy(deploy);
+    await eventually(() => terms(c) + terms(d) > 0, LEASE_ENDS);
+    [oldA, oldB] = [a, b];
+    [first, second] = terms(c) > 0 ? [c, d] : [d, c];
+  });
+  afterAll(async () => deploy?.[Symbol.asyncDispose]());
+
+  test('a server that was stopped while it carried doubles nothing when it goes on', async () => {
+    const clients = await clientsOf([oldA, oldB, second]);
+    const emitters = new Map([
+      ['a', oldA],
+      ['b', second],
+    ]);
+    const emitting = traffic(emitters, 500, 8);
+    await eventually(() => clients.every((client) => client.values().length > 50), FIRST);
+    first.pause();
+    await eventually(() => terms(second) > 0, LEASE_ENDS);
+    first.resume();
+    await emitting;
+    await allCame(clients, ['a', 'b'], 500);
+  });
+
+  test('a SIGKILL of the carrying server loses, doubles and turns around nothing', async () => {
+    const [killed, spared] = [second, first];
+    const before = terms(spared);
+    const clients = await clientsOf([oldA, oldB, spared]);
+    const emitters = new Map([
+      ['c', oldA],
+      ['d', oldB],
+      ['e', spared],
+    ]);
+    const emitting = traffic(emitters, 500, 8);
+    const last = killed.does('traffic', { name: 'f', count: 5000, everyMs: 8, rooms: ['t'] }).catch(() => 'killed');
+    await eventually(() => clients.every((client) => client.values().includes('f-50')), FIRST);
+    await killed.kill();
+    expect(await last).toBe('killed');
+    await eventually(() => terms(spared) > before, LEASE_ENDS);
+    await emitting;
+    await allCame(clients, ['c', 'd', 'e'], 500);
+    // of what the killed server emitted all have seen the same, without a hole
+    const ofKilled = clients.map((client) => client.values().filter((value) => String(value).startsWith('f-')));
+    const count = (ofKilled[0] as unknown[]).length;
+    expect(count).toBeGreaterThanOrEqual(50);
+    for (const values of ofKilled) expect(faultsOf(values, ['f'], count)).toEqual([]);
+  });
+
+  test('Redis stands still for longer than a lease: what old servers wrote arrives once', async () => {
+    const clients = await clientsOf([oldA, oldB, first]);
+    const emitters = new Map([
+      ['g', oldA],
+      ['h', oldB],
+    ]);
+    const emitting = traffic(emitters, 500, 8);
+    await eventually(() => clients.every((client) => client.values().length > 50), FIRST);
+    redis.pause();
+    // a fault's length, not a wait for something
+    await sleep(4000);
+    redis.resume();
+    await emitting;
+    await allCame(clients, ['g', 'h'], 500);
+  });
+
+  test('more events than ids are remembered hold nothing up', async () => {
+    const clients = await clientsOf([oldA, first]);
+    const { ids } = new Keys(`hf:${deploy.log}:`).partition('socket.io', 0);
+    const fill = `for i = 1, 200000 do redis.call('HSET', KEYS[1], 'x' .. i, '1-1') end`;
+    for (const bucket of ids) await direct.eval(fill, 1, bucket);
+    await traffic(new Map([['i', oldA]]), 100, 1);
+    await allCame(clients, ['i'], 100);
+  });
+});
+
+test('what is given back to the bridge is not appended again; written again it would be seen', async () => {
+  await using deploy = new Deploy(redis.url);
+  const old = await deploy.add('old');
+  await old.does('emit', { rooms: ['t'], value: 'before' });
+  await eventually(async () => (await direct.xlen(deploy.oldStream)) === 1, { what: 'an entry' });
+  const first = await deploy.add('new');
+  await deploy.gathered();
+  const clients = await clientsOf([old, first]);
+  const both = new Map([
+    ['a', old],
+    ['b', first],
+  ]);
+  await traffic(both, 50, 1);
+  await allCame(clients, ['a', 'b'], 50);
+  const { bridgePlaces: places, bridgeLease: lease } = new Keys(`hf:${deploy.log}:`);
+  const out = (await direct.hget(places, 'out:0')) as string;
+  await eventually(async () => expect(await direct.hget(places, 'out:0')).toMatch(/ 100$/), { what: 'all to be out' });
+  first.pause();
+  await direct.hset(places, `in:${deploy.oldStream}`, '0-0');
+  await direct.del(lease);
+  const second = await deploy.add('new');
+  clients.push(...(await clientsOf([second])));
+  await eventually(() => terms(second) > 0, LEASE_ENDS);
+  // the one entry that was there before any bridge shows that all were read again
+  const [, , newest] = clients as [TestClient, TestClient, TestClient];
+  await newest.receives(['before']);
+  await old.does('emit', { rooms: ['t'], value: 'end' });
+  await newest.receives(['before', 'end']);
+  // a control for the other way, where the place alone keeps events from being written twice
+  await direct.hset(places, 'out:0', out.replace(/\d+ \d+$/, '0 0'));
+  await second.does('emit', { rooms: ['t'], value: 'again' });
+  const [ofOld] = clients as [TestClient];
+  await eventually(() => ofOld.values().filter((value) => value === 'b-1').length === 2, { what: 'a planted double' });
+  expect(
+    faultsOf(
+      ofOld.values().filter((value) => /^[ab]-/.test(String(value))),
+      ['a', 'b'],
+      50,
+    ),
+  ).not.toEqual([]);
+});
