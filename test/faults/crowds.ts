@@ -262,7 +262,7 @@ export async function neverRead(options: SilentOptions): Promise<void> {
   await eventually(async () => (await metricOf(pod, 'holdfast_connections')) === 0);
   await dismiss(members);
   await Promise.all(members.map((member) => member.resume(pod.port, () => false)));
-  await expectExact(members, events, 20_000);
+  await expectExact(members, events, 60_000);
   expectSound(pod);
   await dismiss(members);
 }
@@ -288,7 +288,7 @@ export async function readOnLate(options: SilentOptions): Promise<SilentFigures>
   const kept = (await keptBytes(pod)) - before;
   for (const { socket } of members) socket?.resume();
   const last = (): number => members.filter(({ seen }) => seen.at(-1) !== events - 1).length;
-  await eventually(() => expect(last()).toBe(0), { withinMs: 20_000, what: 'all to have the end' });
+  await eventually(() => expect(last()).toBe(0), { withinMs: 60_000, what: 'all to have the end' });
   for (const { seen, gaps } of members) {
     expect(seen).toEqual([...new Set(seen)].sort((a, b) => a - b));
     expect(gaps.map(({ reason }) => reason)).toEqual(['trimmed']);
@@ -326,7 +326,7 @@ export async function recoverOldest({ clients, events, bytes }: OldestOptions): 
   await worstDelayMs(pod);
   const startedAt = performance.now();
   await Promise.all(members.map((member) => member.resume(pod.port, () => false)));
-  await expectExact(members, events, 180_000);
+  await expectExact(members, events, 600_000);
   const seconds = (performance.now() - startedAt) / 1000;
   const figures = {
     deliveredBytes: clients * events * bytes,
@@ -352,6 +352,7 @@ export interface StoppedOptions {
 export interface StoppedFigures {
   readonly heldTotal: number;
   readonly grownBytes: number;
+  /** Of readiness, as a busy test sees it. */
   readonly slowestProbeMs: number;
   readonly worstDelayMs: number;
   readonly recoveredSeconds: number;
@@ -383,10 +384,11 @@ export async function returnWhileStopped({ clients, stoppedMs, held }: StoppedOp
   const recoveredSeconds = (performance.now() - resumedAt) / 1000;
   await prober.stop();
   const figures = {
+    // before any other scrape, which would begin it anew
+    worstDelayMs: await worstDelayMs(pod),
     heldTotal: await metricOf(pod, 'holdfast_handshakes_held_total'),
     grownBytes: await memory.grownBytes(),
     slowestProbeMs: prober.slowestMs,
-    worstDelayMs: await worstDelayMs(pod),
     recoveredSeconds,
   };
   expect([...prober.statuses]).toEqual([200]);
