@@ -1,3 +1,5 @@
+// for applications whose `lib` is older than `await using`
+/// <reference lib="esnext.disposable" preserve="true" />
 import type { Socket } from 'socket.io-client';
 import { RelayError } from '../core/errors.js';
 import { parsePosition } from '../wire/position.js';

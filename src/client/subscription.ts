@@ -1,3 +1,5 @@
+// for applications whose `lib` is older than `await using`
+/// <reference lib="esnext.disposable" preserve="true" />
 import type { RelayError } from '../core/errors.js';
 import { defer } from './deferred.js';
 import type { EventMap, RelayEvent } from './events.js';
