@@ -26,11 +26,10 @@ let dir: string;
 beforeAll(async () => {
   const env = { HOLDFAST_GATEWAY_RECOVERY_WINDOW_MS: '2s' };
   const tight = { HOLDFAST_LOG_MAX_ENTRIES: '160', HOLDFAST_GATEWAY_RING_BYTES: '65536' };
-  [stack, small, dir] = await Promise.all([
-    startStack(2, { env }),
-    startStack(1, { env: tight }),
-    mkdtemp(join(tmpdir(), 'holdfast-client-')),
-  ]);
+  dir = await mkdtemp(join(tmpdir(), 'holdfast-client-'));
+  // one after the other: on a busy machine many at once are slow to start
+  stack = await startStack(2, { env });
+  small = await startStack(1, { env: tight });
 });
 afterAll(async () => {
   await Promise.all([stack?.stop(), small?.stop()]);
