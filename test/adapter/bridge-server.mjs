@@ -5,14 +5,14 @@ import { Redis } from 'ioredis';
 import { Server } from 'socket.io';
 import { createAdapter } from '../../dist/adapter/index.js';
 
-const { PORT, REDIS_URL, KIND, NAME, STREAM, BRIDGED = '1', COUNT = '1' } = process.env;
+const { PORT, REDIS_URL, KIND, NAME, STREAM, BRIDGED = '1', COUNT = '1', PREFIX = '' } = process.env;
 process.on('unhandledRejection', (error) => console.log('unhandled', error));
 
 // as in an application that sets nothing: the streams adapter's names are the bridge's defaults
 const old = STREAM === 'socket.io' ? {} : { streamName: STREAM, channelPrefix: STREAM };
 const streamCount = Number(COUNT);
 const bridge = STREAM === 'socket.io' && streamCount === 1 ? 'socket.io' : { ...old, streamCount };
-const redis = new Redis(REDIS_URL);
+const redis = new Redis(REDIS_URL, { keyPrefix: PREFIX });
 const say = ({ event }) => console.log(event);
 const logger = { debug: say, info: say, warn: say, error: say };
 const adapter =
@@ -33,7 +33,7 @@ const http = createServer(async (request, response) => {
   );
 });
 const io = new Server(http, { adapter, connectionStateRecovery: { maxDisconnectionDuration: 60_000 } });
-for (const namespace of ['/', '/other']) {
+for (const namespace of ['/', '/other', '/elsewhere']) {
   io.of(namespace).on('connection', (socket) => {
     socket.join(socket.handshake.auth.rooms ?? []);
     socket.data.name = socket.handshake.auth.name;

@@ -94,6 +94,13 @@ describe.each(['server.before.js', 'server.js'])('the chat on %s', (file) => {
   });
 
   const does = file === 'server.js';
+  test(`a client that was cut before it had received anything ${does ? 'is' : 'is not'} recovered`, async () => {
+    const [client] = await enter(0, 'cellar', 'Max');
+    client.cut();
+    await client.connected(2);
+    expect(client.connects).toEqual([false, does]);
+  });
+
   test(`a server that was killed ${does ? 'gives its client back' : 'loses for its client'} what was said meanwhile`, async () => {
     const [pat] = await enter(0, 'attic', 'Pat');
     const [sam] = await enter(1, 'attic', 'Sam');
