@@ -353,6 +353,7 @@ export class HoldfastAdapter extends Adapter implements Guest {
 
   /** What others must have dispatched before they look at a message of ours. */
   get #after(): object {
+    if (!this.host.isOpen) return {};
     const { epoch, offset } = this.host.log.newest(this.#partition);
     return { epoch, offset };
   }

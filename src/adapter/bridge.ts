@@ -115,6 +115,7 @@ export class Bridge extends Service {
   writeBeside(namespace: string, fields: readonly string[]): void {
     const { keyPrefix, settings } = this.options;
     const stream = keyPrefix + streamOf(namespace, settings);
+    if (!this.#commands.isUp) return this.#count('out', 'failed');
     this.#commands.redis.xadd(stream, 'MAXLEN', '~', settings.maxLen, '*', ...fields).then(
       () => this.#count('out', 'carried'),
       () => this.#count('out', 'failed'),

@@ -80,12 +80,15 @@ export interface BridgeOptions {
 
 const integer = (min: number, max: number) => z.number().int().min(min).max(max);
 
-const BRIDGE = z.strictObject({
-  streamName: z.string().min(1).default('socket.io'),
-  channelPrefix: z.string().min(1).default('socket.io'),
-  streamCount: integer(1, 1024).default(1),
-  maxLen: integer(1, 100_000_000).default(10_000),
-});
+const BRIDGE = z.strictObject(
+  {
+    streamName: z.string().min(1).default('socket.io'),
+    channelPrefix: z.string().min(1).default('socket.io'),
+    streamCount: integer(1, 1024).default(1),
+    maxLen: integer(1, 100_000_000).default(10_000),
+  },
+  { error: ({ code }) => (code === 'invalid_type' ? "wants 'socket.io' or an object" : undefined) },
+);
 
 export type BridgeSettings = Readonly<z.infer<typeof BRIDGE>>;
 

@@ -1,5 +1,6 @@
 import { randomBytes } from 'node:crypto';
 import { MessageType } from 'socket.io-adapter';
+import { RelayError } from '../core/errors.js';
 import type { Logger } from '../core/ports.js';
 import { Service } from '../core/service.js';
 import { within } from '../core/sleep.js';
@@ -91,6 +92,8 @@ export class StreamsRequests extends Service {
     // who is counted and who is asked in one turn of the loop are the same
     const asked = this.#counts.get(namespace);
     if (asked) return asked;
+    // a command would open a connection that is not open yet, or not any more
+    if (!this.options.commands.isUp) return Promise.resolve(0);
     const [all, ours] = this.#countedChannels(namespace);
     const counting = within(COUNT_MS, this.options.commands.redis.call('PUBSUB', 'NUMSUB', all, ours)).then(
       differenceOf,
@@ -178,6 +181,7 @@ export class StreamsRequests extends Service {
 
   /** Resolves with the number of old servers that it reached. */
   async #publish(namespace: string, type: MessageType, data: object): Promise<number> {
+    if (!this.options.commands.isUp) throw new RelayError('unavailable');
     const payload = encodeMessage({ uid: this.#uid, nsp: namespace, type, data });
     const [all, ours] = this.#countedChannels(namespace);
     const replies = await this.options.commands.redis
@@ -209,6 +213,7 @@ export class StreamsRequests extends Service {
           : count !== undefined
             ? [MessageType.BROADCAST_CLIENT_COUNT, { clientCount: count }]
             : [MessageType.BROADCAST_ACK, { packet: found }];
+    if (!this.options.commands.isUp) throw new RelayError('unavailable');
     const payload = encodeMessage({ uid: this.#uid, nsp: namespace, type: answerType, data: { requestId, ...data } });
     await this.options.commands.redis.publish(this.#channelOf(namespace, name), payload);
   }

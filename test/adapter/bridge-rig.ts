@@ -50,6 +50,12 @@ export class MixedServer implements AsyncDisposable {
     return client;
   }
 
+  /** Resolves when it has ended by itself. */
+  async ends(): Promise<number | null> {
+    await this.does('close');
+    return (await this.child.exit).code;
+  }
+
   /** SIGKILL. */
   async kill(): Promise<void> {
     await this.child.kill();

@@ -68,7 +68,14 @@ const operations = {
       .timeout(timeoutMs)
       .emitWithAck('ack', at.value, Buffer.from([7])),
   servers: async ({ namespace = '/' }) => io.of(namespace).adapter.serverCount(),
-  close: async () => io.close(),
+  /** Nothing else keeps the process. */
+  async close() {
+    setImmediate(async () => {
+      await io.close();
+      redis.disconnect();
+      http.closeAllConnections();
+    });
+  },
 };
 
 await io.of('/').adapter.serverCount();

@@ -1,5 +1,9 @@
+import { createServer } from 'node:http';
 import { Redis } from 'ioredis';
+import { Server } from 'socket.io';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { createAdapter } from '../../src/adapter/index.js';
+import { silentLogger } from '../../src/core/ports.js';
 import { eventually } from '../harness/poll.js';
 import { type RedisProcess, startRedis } from '../harness/redis.js';
 import { Deploy, faultsOf, type MixedServer, startDeploy } from './bridge-rig.js';
@@ -228,6 +232,37 @@ test('with several old streams each namespace goes by its own, and a key prefix 
   }
   const streams = await direct.keys(`*${deploy.oldStream}-*`);
   expect(streams.sort()).toEqual(['--1', '-1', '-3'].map((end) => `app:${deploy.oldStream}${end}`));
+});
+
+test('a server on a bridge ends when it is closed, and the next one carries at once', async () => {
+  await using deploy = new Deploy(redis.url);
+  const [old, first] = await Promise.all([deploy.add('old'), deploy.add('new')]);
+  await eventually(() => first.lines.includes('bridge_leads'), { what: 'the lease' });
+  const second = await deploy.add('new');
+  await deploy.gathered();
+  const [a, b] = [await old.client(['r']), await second.client(['r'])];
+  expect(await first.ends()).toBe(0);
+  await old.does('emit', { rooms: ['r'], value: 'old' });
+  await b.receives(['old']);
+  await second.does('emit', { rooms: ['r'], value: 'new' });
+  await a.receives(['old', 'new']);
+  await deploy.gathered([old, second]);
+  expect(await second.ends()).toBe(0);
+  expect(await direct.keys(`hf:${deploy.log}:{bridge}:lease`)).toEqual([]);
+  await deploy.gathered([old]);
+});
+
+test('a server on a bridge without Redis emits, asks and closes', async () => {
+  const adapter = createAdapter(new Redis('redis://127.0.0.1:1', { lazyConnect: true }), {
+    bridge: 'socket.io',
+    logger: silentLogger,
+  });
+  const io = new Server(createServer(), { adapter });
+  io.emit('e', 1);
+  io.volatile.emit('e', 2);
+  io.serverSideEmit('question', 3);
+  await expect(io.fetchSockets()).rejects.toThrow('not open');
+  await io.close();
 });
 
 test('without the option nothing is written to the old stream, nor read from it', async () => {
