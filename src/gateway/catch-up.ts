@@ -38,6 +38,8 @@ export interface CatchUpOptions {
   readonly metrics: GatewayMetrics;
   readonly slowReaderMs: number;
   readonly logger: Logger;
+  /** As the hub gives them. */
+  readonly withPositions: boolean;
 }
 
 /**
@@ -291,7 +293,7 @@ export class CatchUp {
     const limit = hub.dispatched(partition).offset;
     const deliveries = page.entries
       .filter((entry) => entry.offset <= limit)
-      .map((entry) => new Delivery(entry, { epoch, partition }));
+      .map((entry) => new Delivery(entry, this.options.withPositions ? { epoch, partition } : undefined));
     const reached = page.isLast ? page.newest : page.scanned;
     const end = reached.offset <= limit ? reached : hub.dispatched(partition);
     const shared = new SharedRuns();

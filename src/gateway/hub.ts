@@ -48,8 +48,8 @@ export class Hub implements ReaderHandler {
   #log: EventLog | undefined;
 
   constructor(private readonly options: HubOptions) {
-    const { metrics, slowReaderMs, logger } = options;
-    this.#catchUp = new CatchUp({ hub: this, metrics, slowReaderMs, logger });
+    const { metrics, slowReaderMs, logger, withPositions = true } = options;
+    this.#catchUp = new CatchUp({ hub: this, metrics, slowReaderMs, logger, withPositions });
   }
 
   /** The log whose readers call this hub; they may call before it has started. */
