@@ -80,6 +80,7 @@ export class CatchUp {
     const { hub, metrics } = this.options;
     const ring = hub.ring(subscriber.partition);
     const dispatched = hub.dispatched(subscriber.partition);
+    if (subscriber.offset >= dispatched.offset) return;
     if (subscriber.epoch !== dispatched.epoch || !ring.covers(subscriber.offset)) return;
     const { deliveries, control, scanned } = ring.page(subscriber.offset, subscriber.joins, PAGE_BYTES);
     if (control || scanned < dispatched.offset || deliveries.length > maxEntries) return;
