@@ -210,8 +210,8 @@ export class Cluster implements AsyncDisposable {
 
   /** Each knows all the others. */
   async gathered(count = this.servers.length): Promise<void> {
-    for (const { io } of this.servers)
-      await eventually(async () => (await io.of('/').adapter.serverCount()) >= count, {
+    for (const { io, host } of this.servers)
+      await eventually(async () => host.isOpen && (await io.of('/').adapter.serverCount()) >= count, {
         withinMs: 10_000,
         what: `${count} servers`,
       });
