@@ -5,7 +5,7 @@ import { AdapterHost } from './host.js';
 import { type AdapterOptions, settingsOf } from './options.js';
 import { placeOf } from './redis-client.js';
 
-export type { AdapterOptions } from './options.js';
+export type { AdapterOptions, BridgeOptions } from './options.js';
 
 /**
  * An adapter for a Socket.IO server: `new Server({ adapter: createAdapter(new Redis(url)) })`, in place of
