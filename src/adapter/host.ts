@@ -30,6 +30,8 @@ const REAP_MS = 60_000;
 /** The list of living processes may be that old where nothing depends on it. */
 const LIVE_AGE_MS = 500;
 const LIVE_MS = 1000;
+/** A Redis that is not there at the start is said after that long. */
+const PATIENCE_MS = 3000;
 /** When a thousand clients come back, one write to Redis for several of their records is a sixth of a connect's cost. */
 const SAVE_MS = 5;
 
@@ -183,6 +185,12 @@ export class AdapterHost extends Service {
       if (typeof owner === 'string') this.sessions.get(owner)?.supersede();
     });
     inbox.on('guest', (message) => this.#hand(message));
+    const { connection } = this.#pods;
+    connection.on('down', () => this.#sayRedis(false));
+    connection.on('ready', () => this.#sayRedis(true));
+    setTimeout(() => {
+      if (!connection.isUp) this.#sayRedis(false);
+    }, PATIENCE_MS).unref();
     await this.#pods.start();
     await this.log.start();
     await this.hub.preload(PRELOAD_ENTRIES);
@@ -190,7 +198,7 @@ export class AdapterHost extends Service {
     this.log.beginReading();
     for (let partition = 0; partition < this.log.partitionCount; partition++)
       this.#turns[partition] = new Turns(() => this.hub.dispatched(partition).offset);
-    this.#pods.connection.on('ready', () => this.#sweep.resave('dirty'));
+    connection.on('ready', () => this.#sweep.resave('dirty'));
     if (this.recoveryWindowMs > 0) this.#sweep.start();
     this.#isOpen = true;
     for (const guest of this.#guests.values()) guest.onOpen();
@@ -336,6 +344,20 @@ export class AdapterHost extends Service {
     if (guest) return guest.onMessage(from, message);
     // nobody is here to answer, and whoever asks need not wait
     if (typeof request === 'string') this.send(from, namespace, { kind: 'absent', answers: request }).catch(() => {});
+  }
+
+  #saidDown = false;
+
+  #sayRedis(isUp: boolean): void {
+    if (this.#hasLeft || this.#saidDown === !isUp) return;
+    this.#saidDown = !isUp;
+    const { logger } = this.options.settings;
+    if (isUp) logger.info({ event: 'redis_up' }, 'Redis is back');
+    else
+      logger.warn(
+        { event: 'redis_down' },
+        `Redis does not answer, and broadcasts leave no server: ${this.#pods.connection.lastError || 'connection lost'}`,
+      );
   }
 
   #fenced(): void {

@@ -76,6 +76,9 @@ describe.concurrent('while Redis is away', () => {
       // a Redis that came back empty knows who is there when all have renewed their leases
       await eventually(async () => (await a.io.fetchSockets()).length === 2);
       expect(await unlogged(a, 'unknown')).toBe(0);
+      // one line per change of state
+      const said = a.logs.filter(({ event }) => String(event).startsWith('redis_'));
+      expect(said.map(({ event }) => event)).toEqual(['redis_down', 'redis_up']);
       await cluster.stop();
       await own.stop();
     },
@@ -142,6 +145,10 @@ describe.concurrent('start', () => {
     const client = await server.member('room');
     server.io.to('room').emit('e', 1);
     await client.receives([1]);
+    await eventually(() => server.logs.length > 0);
+    expect(server.logs).toEqual([
+      { level: 'warn', event: 'redis_down', message: expect.stringMatching(/^Redis does not answer.*WRONGPASS/) },
+    ]);
     await server.stop();
     await locked.stop();
   });
