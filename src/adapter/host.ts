@@ -158,6 +158,8 @@ export class AdapterHost extends Service {
     this.#guests.set(namespace, guest);
     this.bridge?.requests.receive(namespace, guest);
     this.#opened ??= this.start().catch((error: unknown) => {
+      // whoever closes it while it starts knows
+      if (this.#hasLeft) return;
       this.options.settings.logger.error({ event: 'adapter_failed', err: error }, 'the adapter could not start');
     });
   }

@@ -195,6 +195,7 @@ describe.concurrent('io.close()', () => {
       const startedAt = performance.now();
       await server.stop();
       expect(performance.now() - startedAt).toBeLessThan(5000);
+      expect(server.logs).toEqual([]);
     }
   });
 
