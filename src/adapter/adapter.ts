@@ -4,7 +4,7 @@ import { PacketType } from 'socket.io-parser';
 import { RelayError } from '../core/errors.js';
 import { Outbox, type PacketEncoder } from '../gateway/outbox.js';
 import { Subscriber } from '../gateway/subscriber.js';
-import { type EntryHeader, encodeEntry, type NewHeader } from '../wire/envelope.js';
+import { type EntryHeader, encodeEntry, encodeHeader, type NewHeader } from '../wire/envelope.js';
 import { encodeArguments, parse, stringify } from './codec.js';
 import { ownEncoderOf } from './encoders.js';
 import type { AdapterHost, Guest } from './host.js';
@@ -25,6 +25,7 @@ import { volatileFields } from './streams-format.js';
 
 /** A broadcast waits that long for a log that is being opened. */
 const OPEN_MS = 2000;
+const MAX_HEADERS = 1000;
 
 /** One connected socket, as this adapter knows it. */
 interface Member {
@@ -47,6 +48,7 @@ export class HoldfastAdapter extends Adapter implements Guest {
   readonly ackRequests: Requests;
   readonly #keys: RoomKeys;
   readonly #ownEncoder: PacketEncoder | undefined;
+  readonly #headers = new Map<Room, string>();
   readonly #members = new Map<string, Member>();
   /** Connected before the log was open: they have no place in it yet. */
   readonly #unplaced = new Set<Socket>();
@@ -117,16 +119,14 @@ export class HoldfastAdapter extends Adapter implements Guest {
     locally: () => void,
   ): Promise<void> {
     const { host } = this;
-    const header: NewHeader = {
-      kind,
-      rooms: this.#keys.targets(rooms),
-      except: this.#keys.keysOf(except),
-      namespace: this.nsp.name,
-      operand,
-      publisher: host.processId,
-      id: '',
-    };
-    const body = encodeEntry(header, payload);
+    const keys = this.#keys;
+    const isToOneRoom = kind === 'event' && rooms.size === 1 && !except?.size;
+    const body = isToOneRoom
+      ? this.#headerTo(rooms.values().next().value as Room) + payload
+      : encodeEntry(
+          { ...this.#header, kind, rooms: keys.targets(rooms), except: keys.keysOf(except), operand },
+          payload,
+        );
     const append = (): Promise<unknown> => host.append(this.nsp.name, body, attachments);
     const appended = host.isOpen
       ? append()
@@ -140,6 +140,21 @@ export class HoldfastAdapter extends Adapter implements Guest {
         if (isLocal) locally();
       },
     );
+  }
+
+  /** The same for all events to one room: most are. */
+  #headerTo(room: Room): string {
+    let header = this.#headers.get(room);
+    if (header === undefined) {
+      if (this.#headers.size >= MAX_HEADERS) this.#headers.clear();
+      header = encodeHeader({ ...this.#header, rooms: [this.#keys.keyOf(room)] });
+      this.#headers.set(room, header);
+    }
+    return header;
+  }
+
+  get #header(): Pick<NewHeader, 'namespace' | 'publisher' | 'id'> {
+    return { namespace: this.nsp.name, publisher: this.host.processId, id: '' };
   }
 
   /** To sockets of this server only, at once. */

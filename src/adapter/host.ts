@@ -24,6 +24,8 @@ const TOPIC = 'socket.io';
 /** Entries that a starting process takes into memory, so that clients who come right after a deploy need no log reads. */
 const PRELOAD_ENTRIES = 5000;
 const POSITION_HEARTBEAT_MS = 45_000;
+/** Nobody waits for an answer: under a load that Redis works off, late is better than here only. */
+const BUDGET_MS = 5000;
 const TRIM_MS = 10_000;
 /** Each process has a group of its own, which nobody takes up again: it goes soon after it. */
 const REAP_MS = 60_000;
@@ -112,6 +114,7 @@ export class AdapterHost extends Service {
       reapMs: REAP_MS,
       keepMs: recoveryWindowMs + POSITION_HEARTBEAT_MS,
       idWindowMs: 120_000,
+      budgetMs: BUDGET_MS,
       handler: {
         onEntry: (entry, partition) => this.hub.onEntry(entry, partition),
         onBatchEnd: (partition) => {

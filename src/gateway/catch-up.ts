@@ -1,7 +1,7 @@
 import type { Logger } from '../core/ports.js';
 import { sleep } from '../core/sleep.js';
 import type { EventLog, LogGap, Page } from '../log/index.js';
-import { Delivery, joinParcels, type Parcel } from './frames.js';
+import { Delivery, joinParcels, type Parcel, Slabs } from './frames.js';
 import type { GatewayMetrics } from './metrics.js';
 import { BEHIND_BYTES } from './outbox.js';
 import type { Ring } from './ring.js';
@@ -292,9 +292,11 @@ export class CatchUp {
     const { partition, epoch } = page;
     // what this pod has not dispatched yet comes live
     const limit = hub.dispatched(partition).offset;
+    const place = this.options.withPositions ? { epoch, partition } : undefined;
+    const slabs = new Slabs();
     const deliveries = page.entries
       .filter((entry) => entry.offset <= limit)
-      .map((entry) => new Delivery(entry, this.options.withPositions ? { epoch, partition } : undefined));
+      .map((entry) => new Delivery(entry, place, slabs));
     const reached = page.isLast ? page.newest : page.scanned;
     const end = reached.offset <= limit ? reached : hub.dispatched(partition);
     const shared = new SharedRuns();

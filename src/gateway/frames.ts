@@ -69,6 +69,29 @@ export function joinParcels(parcels: readonly Parcel[]): Parcel {
 }
 
 /**
+ * Memory for frames that are made one after another and die one after another, as in a ring: many share one allocation, which
+ * goes when the last of them does. What lives for another time needs slabs of its own.
+ */
+export class Slabs {
+  #slab = Buffer.alloc(0);
+  #used = 0;
+
+  allocate(bytes: number): { readonly slab: Buffer; readonly start: number } {
+    if (bytes > SLAB_BYTES / 4) return { slab: Buffer.allocUnsafeSlow(bytes), start: 0 };
+    if (this.#used + bytes > this.#slab.length) {
+      this.#slab = Buffer.allocUnsafeSlow(SLAB_BYTES);
+      this.#used = 0;
+    }
+    const start = this.#used;
+    this.#used += bytes;
+    return { slab: this.#slab, start };
+  }
+}
+
+/** For what is written at once and not kept. */
+const PASSING = { allocate: (bytes: number) => ({ slab: Buffer.allocUnsafe(bytes), start: 0 }) };
+
+/**
  * A published event as a Socket.IO packet. `payload` is the JSON array `[event, …]`; the position is spliced in behind it, and
  * nothing is parsed or stringified again.
  */
@@ -78,27 +101,8 @@ export function encodeEvent(
   position: string | undefined,
   namespace = '/',
 ): Parcel {
-  const type = attachments.length > 0 ? `5${attachments.length}-` : '2';
-  const lead = Buffer.from(namespace === '/' ? type : `${type}${namespace},`);
-  const end = position === undefined ? ']' : `,"${position}"]`;
-  const body = payload.subarray(0, payload.length - 1);
-  const length = 1 + lead.length + body.length + end.length;
-  let whole = headerBytes(length) + length;
-  for (const { length: size } of attachments) whole += headerBytes(size) + size;
-  const frames = allocate(whole);
-  let at = writeHeader(frames, 0, TEXT, length);
-  frames[at++] = MESSAGE;
-  frames.set(lead, at);
-  at += lead.length;
-  frames.set(body, at);
-  at += body.length;
-  at += frames.write(end, at, 'latin1');
-  for (const attachment of attachments) {
-    at = writeHeader(frames, at, BINARY, attachment.length);
-    frames.set(attachment, at);
-    at += attachment.length;
-  }
-  return new Parcel(frames);
+  const { slab, start, end } = writeEvent(PASSING, payload, attachments, position, namespace);
+  return new Parcel(slab.subarray(start, end));
 }
 
 /** An entry of the log with its packet, which all its receivers share. */
@@ -108,30 +112,59 @@ export class Delivery {
   readonly header: EntryHeader;
   /** Bytes that it takes in memory. */
   readonly size: number;
-  /** Until the packet is there, which holds the same bytes. */
-  #entry: Entry | undefined;
+  // a Buffer for each entry that nobody here may ask for would be what the garbage collector carries about
+  readonly #slab: Buffer;
+  readonly #start: number;
+  readonly #end: number;
   #parcel: Parcel | undefined;
 
   /** @param place of its position, which clients get; none: they get no positions */
-  constructor(
-    entry: Entry,
-    private readonly place: { readonly epoch: string; readonly partition: number } | undefined,
-  ) {
-    this.#entry = entry;
-    this.offset = entry.offset;
-    this.ms = entry.ms;
-    this.header = entry.header;
-    this.size = entry.size;
+  constructor(entry: Entry, place: { readonly epoch: string; readonly partition: number } | undefined, slabs: Slabs) {
+    const { offset, ms, header, size, payload, attachments } = entry;
+    this.offset = offset;
+    this.ms = ms;
+    this.header = header;
+    this.size = size;
+    const position = place && formatPosition(place.epoch, place.partition, ms, offset);
+    const { slab, start, end } = writeEvent(slabs, payload, attachments, position, header.namespace);
+    this.#slab = slab;
+    this.#start = start;
+    this.#end = end;
   }
 
   get parcel(): Parcel {
-    if (this.#parcel) return this.#parcel;
-    const { payload, attachments } = this.#entry as Entry;
-    const position = this.place && formatPosition(this.place.epoch, this.place.partition, this.ms, this.offset);
-    this.#parcel = encodeEvent(payload, attachments, position, this.header.namespace);
-    this.#entry = undefined;
+    this.#parcel ??= new Parcel(this.#slab.subarray(this.#start, this.#end));
     return this.#parcel;
   }
+}
+
+function writeEvent(
+  memory: Pick<Slabs, 'allocate'>,
+  payload: Uint8Array,
+  attachments: readonly Uint8Array[],
+  position: string | undefined,
+  namespace: string,
+): { readonly slab: Buffer; readonly start: number; readonly end: number } {
+  const type = attachments.length > 0 ? `5${attachments.length}-` : '2';
+  const lead = namespace === '/' ? type : `${type}${namespace},`;
+  const tail = position === undefined ? ']' : `,"${position}"]`;
+  const bodyLength = payload.length - 1;
+  const length = 1 + Buffer.byteLength(lead) + bodyLength + tail.length;
+  let whole = headerBytes(length) + length;
+  for (const { length: size } of attachments) whole += headerBytes(size) + size;
+  const { slab, start } = memory.allocate(whole);
+  let at = writeHeader(slab, start, TEXT, length);
+  slab[at++] = MESSAGE;
+  at += slab.write(lead, at);
+  slab.set(payload.subarray(0, bodyLength), at);
+  at += bodyLength;
+  at += slab.write(tail, at, 'latin1');
+  for (const attachment of attachments) {
+    at = writeHeader(slab, at, BINARY, attachment.length);
+    slab.set(attachment, at);
+    at += attachment.length;
+  }
+  return { slab, start, end: at };
 }
 
 // --- WebSocket frames, unmasked as a server writes them (RFC 6455, 5.2)
@@ -164,18 +197,4 @@ function* split(frames: Buffer): Generator<{ opcode: number; start: number; end:
     at = start + length;
     yield { opcode, start, end: at };
   }
-}
-
-// Frames that are made together die together, since the ring is first in, first out: they share one allocation.
-let slab = Buffer.alloc(0);
-let slabAt = 0;
-
-function allocate(bytes: number): Buffer {
-  if (bytes > SLAB_BYTES / 4) return Buffer.allocUnsafeSlow(bytes);
-  if (slabAt + bytes > slab.length) {
-    slab = Buffer.allocUnsafeSlow(SLAB_BYTES);
-    slabAt = 0;
-  }
-  slabAt += bytes;
-  return slab.subarray(slabAt - bytes, slabAt);
 }

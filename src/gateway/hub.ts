@@ -2,7 +2,7 @@ import type { Logger } from '../core/ports.js';
 import type { Entry, EpochTurn, EventLog, LogGap, ReaderHandler } from '../log/index.js';
 import { formatPosition, type Position } from '../wire/position.js';
 import { CatchUp } from './catch-up.js';
-import { Delivery, encodeEvent, type Parcel } from './frames.js';
+import { Delivery, encodeEvent, type Parcel, Slabs } from './frames.js';
 import type { GatewayMetrics } from './metrics.js';
 import { BEHIND_BYTES } from './outbox.js';
 import { Ring } from './ring.js';
@@ -17,6 +17,8 @@ const NOBODY: readonly Subscriber[] = [];
 
 interface PartitionView {
   readonly ring: Ring;
+  /** Of the ring's frames. */
+  readonly slabs: Slabs;
   readonly subscribers: Set<Subscriber>;
   /** What was dispatched and is not written yet. */
   readonly runs: Runs;
@@ -300,7 +302,7 @@ export class Hub implements ReaderHandler {
         (subscriber, error) => this.#failed(subscriber, error),
       );
       const ring = new Ring(this.options.ringBytes);
-      view = { ring, subscribers: new Set(), runs, epoch, place: { epoch, partition }, ms, offset };
+      view = { ring, slabs: new Slabs(), subscribers: new Set(), runs, epoch, place: { epoch, partition }, ms, offset };
       view.ring.reset(offset + 1);
       this.#views[partition] = view;
     }
@@ -309,7 +311,7 @@ export class Hub implements ReaderHandler {
 
   #remember(view: PartitionView, entry: Entry): Delivery {
     const { withPositions = true } = this.options;
-    const delivery = new Delivery(entry, withPositions ? view.place : undefined);
+    const delivery = new Delivery(entry, withPositions ? view.place : undefined, view.slabs);
     view.ring.push(delivery);
     return delivery;
   }

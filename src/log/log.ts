@@ -38,6 +38,8 @@ export interface EventLogOptions {
   /** Nothing younger is trimmed below the hard caps, in ms. */
   readonly keepMs: number;
   readonly idWindowMs: number;
+  /** An append has its answer by then, in ms. Default 1,950. */
+  readonly budgetMs?: number;
   readonly handler: ReaderHandler;
   readonly logger: Logger;
   readonly meter: Meter;
@@ -241,6 +243,7 @@ export class EventLog extends Service {
       maxEntries,
       maxBytes,
       idWindowMs,
+      budgetMs,
       reapMs,
     } = this.options;
     const keys = allKeys.partition(topic, index);
@@ -254,6 +257,7 @@ export class EventLog extends Service {
       maxEntries,
       maxBytes,
       idWindowMs,
+      budgetMs,
       mayAppend: () => reader.isVerified,
     });
     const reader: Reader = new Reader({

@@ -34,13 +34,18 @@ export type NewHeader = Pick<EntryHeader, 'rooms' | 'publisher' | 'id'> & Partia
 
 /** `<header JSON>\n<payload>`: one field of a stream entry, since parsing costs grow with fields. */
 export function encodeEntry(header: NewHeader, payload: string): string {
+  return `${encodeHeader(header)}${payload}`;
+}
+
+/** What stands before the payload of all entries with the same header. */
+export function encodeHeader(header: NewHeader): string {
   const { rooms, publisher, id, kind = 'event', except = NONE, namespace = '/', operand } = header;
   const line: Record<string, unknown> = { v: FORMAT_VERSION, r: rooms, p: publisher, i: id };
   if (kind !== 'event') line.t = LETTERS[kind];
   if (except.length > 0) line.x = except;
   if (namespace !== '/') line.n = namespace;
   if (operand !== undefined) line.o = operand;
-  return `${JSON.stringify(line)}\n${payload}`;
+  return `${JSON.stringify(line)}\n`;
 }
 
 /** Headers without an id, such as a Socket.IO server's to one room: all of their entries share one. */

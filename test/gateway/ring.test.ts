@@ -1,10 +1,11 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
-import { Delivery, encodeEvent, joinParcels } from '../../src/gateway/frames.js';
+import { Delivery, encodeEvent, joinParcels, Slabs } from '../../src/gateway/frames.js';
 import { Ring } from '../../src/gateway/ring.js';
 import type { Entry } from '../../src/log/index.js';
 import { decodeHeader, encodeEntry } from '../../src/wire/envelope.js';
 
+const slabs = new Slabs();
 const ROOMS = ['a', 'b', 'c', 'd'];
 
 interface What {
@@ -20,7 +21,7 @@ function delivery(offset: number, { rooms, except, size, isControl }: What): Del
   );
   if (!header) throw new Error('no header');
   const entry: Entry = { ms: offset * 10, offset, header, payload: Buffer.from('["e"]'), attachments: [], size };
-  return new Delivery(entry, { epoch: 'e', partition: 0 });
+  return new Delivery(entry, { epoch: 'e', partition: 0 }, slabs);
 }
 
 const pushes = fc.array(
@@ -99,7 +100,7 @@ test('a packet is the payload with the position last, in whichever length of fra
       if (!header) throw new Error('no header');
       const entry: Entry = { ms: 1, offset: 2, header, payload, attachments: [], size: 1 };
       for (const place of [{ epoch: 'e', partition: 0 }, undefined]) {
-        const { frames } = new Delivery(entry, place).parcel;
+        const { frames } = new Delivery(entry, place, slabs).parcel;
         const short = frames[1] as number;
         const skip = short < 126 ? 2 : short === 126 ? 4 : 10;
         const size = short < 126 ? short : short === 126 ? frames.readUInt16BE(2) : Number(frames.readBigUInt64BE(2));

@@ -6,7 +6,7 @@ import type { EventLog } from '../../log/index.js';
 import { isRoom } from '../../wire/names.js';
 import { formatPosition, parsePosition } from '../../wire/position.js';
 import type { Ephemeral } from '../ephemeral.js';
-import { Delivery, joinParcels } from '../frames.js';
+import { encodeEvent, joinParcels, type Parcel } from '../frames.js';
 import type { Hub } from '../hub.js';
 import type { Locator, Place } from '../locator.js';
 import type { GatewayMetrics } from '../metrics.js';
@@ -222,7 +222,7 @@ export class Commands {
       const wanted = page.entries.filter((entry) => entry.offset <= end && entry.header.rooms.includes(room));
       await this.#write(
         session,
-        wanted.map((entry) => new Delivery(entry, undefined)),
+        wanted.map(({ payload, attachments }) => encodeEvent(payload, attachments, undefined)),
       );
       after = page.isLast ? { ms: page.newest.ms, offset: Math.max(end, page.newest.offset) } : page.scanned;
       // a new epoch moved the socket's place, also while the last page was leaving
@@ -233,13 +233,13 @@ export class Commands {
   }
 
   /** Resolves when all of it has left; rejects when the connection is gone, or nothing drains. */
-  async #write({ subscriber }: Session, deliveries: readonly Delivery[]): Promise<void> {
-    if (deliveries.length === 0) return;
+  async #write({ subscriber }: Session, parcels: readonly Parcel[]): Promise<void> {
+    if (parcels.length === 0) return;
     const { metrics, slowReaderMs } = this.options;
     const { outbox } = subscriber;
-    metrics.delivered.inc({ path: 'log' }, deliveries.length);
+    metrics.delivered.inc({ path: 'log' }, parcels.length);
     let isSent = false;
-    outbox.write(joinParcels(deliveries.map(({ parcel }) => parcel)), () => {
+    outbox.write(joinParcels(parcels), () => {
       isSent = true;
     });
     let seen = { progress: Number.NaN, at: performance.now() };
