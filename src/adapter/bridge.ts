@@ -7,6 +7,7 @@ import type { AppendRequest, Entry, EventLog } from '../log/index.js';
 import { Connection, type RedisAddress } from '../redis/connect.js';
 import type { Keys } from '../redis/keys.js';
 import { loadScript } from '../redis/script.js';
+import type { EntryHeader } from '../wire/envelope.js';
 import type { AdapterMetrics } from './metrics.js';
 import type { BridgeSettings } from './options.js';
 import { CARRIED, decodeFields, fromLog, type StreamsMessage, streamOf, streamsOf, toLog } from './streams-format.js';
@@ -19,11 +20,10 @@ const OUT = loadScript(import.meta.url, 'bridge-out');
 
 const LEASE_MS = 3000;
 const RENEW_MS = 500;
-/**
- * Places are forgotten when nobody has carried for that long, in ms. Less than ids are remembered, so whoever begins at a place
- * appends nothing twice; and who switches the bridge on again after a day doesn't carry over the day.
- */
-const PLACES_MS = 100_000;
+/** Longer than any Redis is away. */
+const PLACES_MS = 86_400_000;
+/** A starting server begins anew if nobody has carried for that long, in ms: who comes back after a while doesn't carry the while. */
+const OLD_MS = 100_000;
 /** What was read longer ago may be in the log by another server's hand, and its id be forgotten. */
 const FRESH_MS = 60_000;
 const BLOCK_MS = 1000;
@@ -59,6 +59,8 @@ export class Bridge extends Service {
   readonly #reads: Connection;
   readonly #streams: readonly string[];
   readonly #stopping = new AbortController();
+  /** By old stream: the newest of its entries that this process has read in the log. */
+  readonly #seen = new Map<string, string>();
   /** By partition: wakes whoever waits for entries of the log. */
   readonly #wakers = new Map<number, () => void>();
   #leading: Promise<void> = Promise.resolve();
@@ -81,7 +83,7 @@ export class Bridge extends Service {
   protected async onStart(): Promise<void> {
     for (const connection of [this.#commands, this.#reads]) connection.open();
     await this.requests.start();
-    while (!(await this.#begin().catch((error: unknown) => this.#failed(error)))) {
+    while (!(await this.#begin(OLD_MS).catch((error: unknown) => this.#failed(error)))) {
       this.#throwIfStopping();
       await sleep(PAUSE_MS, this.#stopping.signal);
     }
@@ -111,6 +113,12 @@ export class Bridge extends Service {
     this.#wakers.get(partition)?.();
   }
 
+  /** An entry that came from an old stream was dispatched. */
+  saw({ id }: EntryHeader): void {
+    const [own = '', stream = this.#streams[0] as string] = id.split(' ');
+    this.#seen.set(stream, own);
+  }
+
   /** What is in no log, straight to the old stream; at most once. */
   writeBeside(namespace: string, fields: readonly string[]): void {
     const { keyPrefix, settings } = this.options;
@@ -138,7 +146,8 @@ export class Bridge extends Service {
 
   /** One term: until the lease is lost. */
   async #lead(): Promise<void> {
-    const places = await this.#begin().catch(() => undefined);
+    await this.#untilDispatched();
+    const places = await this.#begin('').catch(() => undefined);
     if (!places) return;
     const { logger, log } = this.options;
     logger.info({ event: 'bridge_leads' }, 'this server carries between old and new servers now');
@@ -167,14 +176,30 @@ export class Bridge extends Service {
     return (await this.#commands.run(LEASE, [keys.bridgeLease, keys.bridgePlaces], args)) === 1;
   }
 
-  async #begin(): Promise<string[]> {
+  /** @param oldMs places from which nobody carried for so long don't count; '' = all do */
+  async #begin(oldMs: number | ''): Promise<string[]> {
     const { keys, log } = this.options;
     const newest = Array.from({ length: log.partitionCount }, (_, partition) => textOf(log.newest(partition)));
+    const seen = this.#streams.map((stream) => this.#seen.get(stream) ?? '0-0');
     return (await this.#commands.run(
       BEGIN,
       [keys.bridgePlaces, ...this.#streams],
-      [PLACES_MS, newest.length, ...newest],
+      [PLACES_MS, oldMs, newest.length, ...newest, ...seen],
     )) as string[];
+  }
+
+  /** What another one, or this one in an earlier term, may have appended last is read: then ids need not be remembered. */
+  async #untilDispatched(): Promise<void> {
+    const { log } = this.options;
+    const { signal } = this.#stopping;
+    for (let partition = 0; partition < log.partitionCount; partition++)
+      while (!signal.aborted && performance.now() < this.#heldUntil) {
+        const page = await log
+          .page(partition, log.dispatched(partition), { entries: 1, bytes: 1 })
+          .catch(() => undefined);
+        if (page?.isLast && page.entries.length === 0) break;
+        await sleep(20, signal);
+      }
   }
 
   #count(direction: 'in' | 'out', outcome: 'carried' | 'skipped' | 'failed', by = 1): void {
@@ -239,7 +264,7 @@ export class Bridge extends Service {
     for (const [id, fields] of entries) {
       const message = decodeFields(fields);
       if (message === 'own') continue;
-      const request = message && requestOf(message, id);
+      const request = message && requestOf(message, this.#streams.length > 1 ? `${id} ${stream}` : id);
       if (request && message) appends.push(this.#append(log.partitionOf(message.nsp), stream, id, request));
       else if (message?.type === MessageType.SERVER_SIDE_EMIT && message.data.requestId === undefined)
         emits.push(message);

@@ -114,6 +114,25 @@ describe('two old and two new servers, one fault after another', () => {
     await allCame(clients, ['g', 'h'], 500);
   });
 
+  test('a term begins behind what the log has, whatever became of places and ids', async () => {
+    const clients = await clientsOf([oldA, first]);
+    const emitters = new Map([
+      ['j', oldA],
+      ['k', first],
+    ]);
+    await traffic(emitters, 50, 1);
+    await allCame(clients, ['j', 'k'], 50);
+    const keys = new Keys(`hf:${deploy.log}:`);
+    const before = terms(first);
+    await direct.set(keys.bridgeLease, 'a stranger', 'PX', 1500);
+    await direct.del(...keys.partition('socket.io', 0).ids);
+    await direct.hset(keys.bridgePlaces, `in:${deploy.oldStream}`, '0-0', 'at', '1');
+    await eventually(() => terms(first) > before, LEASE_ENDS);
+    await traffic(new Map([['l', oldA]]), 50, 1);
+    await allCame(clients, ['l'], 50);
+    await allCame(clients, ['j', 'k'], 50);
+  });
+
   test('more events than ids are remembered hold nothing up', async () => {
     const clients = await clientsOf([oldA, first]);
     const { ids } = new Keys(`hf:${deploy.log}:`).partition('socket.io', 0);

@@ -1,29 +1,48 @@
 -- Says where carrying between the old stream and the log stands; where it stands nowhere yet, it begins with what comes now.
 --
 -- KEYS 1 places (hash)  2.. the old streams
--- ARGV 1 life of the places, ms  2 partitions of the log, then per partition: its newest entry '<epoch> <ms> <offset>'
+-- ARGV 1 life of the places, ms  2 ms after which a starting server takes no notice of places that nobody carried from; '' = never
+--      3 partitions of the log, then per partition: its newest entry '<epoch> <ms> <offset>'
+--      then per old stream: the newest id that the caller has read in the log, '0-0' for none
 -- returns the places: per old stream the id of the newest entry that is in the log, per partition the newest entry that
 --         was looked at for the old stream
 local call = redis.call
 local places = KEYS[1]
-for i = 2, #KEYS do
-  if not call('HGET', places, 'in:' .. KEYS[i]) then
-    local last = '0-0'
-    if call('EXISTS', KEYS[i]) == 1 then
-      local info = call('XINFO', 'STREAM', KEYS[i])
-      for j = 1, #info, 2 do
-        if info[j] == 'last-generated-id' then last = info[j + 1] end
-      end
-    end
-    call('HSET', places, 'in:' .. KEYS[i], last)
+local time = call('TIME')
+local wall = time[1] * 1000 + math.floor(time[2] / 1000)
+local partitions = tonumber(ARGV[3])
+local carriedAt = tonumber(call('HGET', places, 'at') or 0)
+local isOld = ARGV[2] ~= '' and wall - carriedAt > tonumber(ARGV[2])
+
+local function newestIn(stream)
+  if call('EXISTS', stream) == 0 then return '0-0' end
+  local info = call('XINFO', 'STREAM', stream)
+  for i = 1, #info, 2 do
+    if info[i] == 'last-generated-id' then return info[i + 1] end
   end
 end
-for partition = 0, tonumber(ARGV[2]) - 1 do
-  local field = 'out:' .. partition
-  if not call('HGET', places, field) then call('HSET', places, field, ARGV[3 + partition]) end
+local function later(a, b)
+  local aMs, aSeq = string.match(a, '^(%d+)-(%d+)$')
+  local bMs, bSeq = string.match(b, '^(%d+)-(%d+)$')
+  aMs, aSeq, bMs, bSeq = tonumber(aMs), tonumber(aSeq), tonumber(bMs), tonumber(bSeq)
+  if bMs > aMs or (bMs == aMs and bSeq > aSeq) then return b end
+  return a
 end
-call('PEXPIRE', places, ARGV[1])
+
 local answer = {}
-for i = 2, #KEYS do answer[#answer + 1] = call('HGET', places, 'in:' .. KEYS[i]) end
-for partition = 0, tonumber(ARGV[2]) - 1 do answer[#answer + 1] = call('HGET', places, 'out:' .. partition) end
+for i = 2, #KEYS do
+  local field, seen = 'in:' .. KEYS[i], ARGV[3 + partitions + i - 1]
+  local place = not isOld and call('HGET', places, field)
+  if place then place = later(place, seen) elseif seen ~= '0-0' then place = seen else place = newestIn(KEYS[i]) end
+  call('HSET', places, field, place)
+  answer[#answer + 1] = place
+end
+for partition = 0, partitions - 1 do
+  local field = 'out:' .. partition
+  local place = not isOld and call('HGET', places, field) or ARGV[4 + partition]
+  call('HSET', places, field, place)
+  answer[#answer + 1] = place
+end
+call('HSET', places, 'at', string.format('%.0f', wall))
+call('PEXPIRE', places, ARGV[1])
 return answer
