@@ -17,6 +17,7 @@ import { type AdapterMetrics, adapterMetrics } from './metrics.js';
 import type { AdapterSettings } from './options.js';
 import type { ClientPlace } from './redis-client.js';
 import type { AdapterSession, SessionState } from './session.js';
+import { CARRIED } from './streams-format.js';
 import { StreamsRequests } from './streams-requests.js';
 import { Turns } from './turns.js';
 
@@ -116,7 +117,10 @@ export class AdapterHost extends Service {
       idWindowMs: 120_000,
       budgetMs: BUDGET_MS,
       handler: {
-        onEntry: (entry, partition) => this.hub.onEntry(entry, partition),
+        onEntry: (entry, partition) => {
+          this.hub.onEntry(entry, partition);
+          if (entry.header.publisher === CARRIED) this.bridge?.saw(entry.header);
+        },
         onBatchEnd: (partition) => {
           const rest = this.hub.onBatchEnd(partition);
           this.#turns[partition]?.advance();
