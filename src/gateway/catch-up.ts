@@ -219,6 +219,8 @@ export class CatchUp {
     const waiting = this.#cold.get(partition);
     if (waiting) {
       waiting.add(subscriber);
+      // the pass may be waiting for somebody who doesn't read
+      this.#wakers.get(partition)?.();
       return;
     }
     const cold = new Set([subscriber]);

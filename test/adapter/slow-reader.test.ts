@@ -39,7 +39,7 @@ describe.each([
   ['without recovery', {}],
 ])('%s', (name, settings) => {
   test.each([
-    ['small events, one by one', 4000, 6000],
+    ['small events, one by one', 8000, 2000],
     ['large ones', 300_000, 60],
   ])('who does not read %s holds no buffers, delays nobody, and gets all of it later', async (_what, bytes, count) => {
     await using cluster = await startCluster(
@@ -53,17 +53,20 @@ describe.each([
     const subscriber = subscriberOf(b, slow);
     const text = 'x'.repeat(bytes);
     let most = 0;
-    for (const n of numbers(count)) {
-      a.io.to('room').emit('e', n, { text });
-      if (n % 20 !== 0) continue;
-      await new Promise(setImmediate);
-      most = Math.max(most, subscriber.outbox.unsentBytes);
+    try {
+      for (const n of numbers(count)) {
+        a.io.to('room').emit('e', n, { text });
+        if (n % 20 !== 0) continue;
+        // the other one keeps up
+        await eventually(() => quick.values().length > n - 40);
+        most = Math.max(most, subscriber.outbox.unsentBytes);
+      }
+      await quick.receives(numbers(count));
+    } finally {
+      reading(slow, true);
     }
-    await quick.receives(numbers(count));
-    most = Math.max(most, subscriber.outbox.unsentBytes);
     const { state } = subscriber;
     const before = slow.values().length;
-    reading(slow, true);
     expect(state).toBe('behind');
     expect(most).toBeLessThan(BOUND + bytes);
     expect(before).toBeLessThan(count);
@@ -76,6 +79,37 @@ describe.each([
     const expected = name === 'with recovery' ? [3] : [2];
     expect([...new Set(slow.got.map(({ args }) => args.length))]).toEqual(expected);
   });
+});
+
+test('one that does not read delays nobody who catches up from the log beside it', async () => {
+  await using cluster = await startCluster(2, { options: { ringBytes: 64 * 1024, slowReaderMs: 60_000 } }, redis);
+  const [a, b] = pair(cluster);
+  const [slow, quick] = await Promise.all([b.member('room'), b.member('room')]);
+  const text = 'x'.repeat(8000);
+  const waits: number[] = [];
+  reading(slow, false);
+  try {
+    let sent = 0;
+    const round = async (): Promise<number> => {
+      const startedAt = performance.now();
+      // more than a socket may have unsent: each of them falls behind, beyond what is in memory
+      for (let left = 60; left > 0; left--) a.io.to('room').emit('e', sent++, { text });
+      await eventually(() => quick.values().length === sent);
+      return performance.now() - startedAt;
+    };
+    await eventually(
+      async () => {
+        await round();
+        return subscriberOf(b, slow).isPageUnsent;
+      },
+      { withinMs: 20_000, what: 'the slow one to be stuck' },
+    );
+    for (let left = 11; left > 0; left--) waits.push(await round());
+  } finally {
+    reading(slow, true);
+  }
+  expect(waits.toSorted((one, two) => one - two)[5]).toBeLessThan(350);
+  expect(await b.metric('log_entries_delivered_total{path="log"}')).toBeGreaterThan(0);
 });
 
 test('who never reads is closed, counted, and resumes where it stood', async () => {
