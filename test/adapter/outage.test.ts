@@ -44,10 +44,10 @@ describe.concurrent('while Redis is away', () => {
         { what: 'the cut to be seen' },
       );
 
+      const outcome = whenUnavailable === 'local' ? 'local' : 'dropped';
       a.io.to('room').emit('e', 'during');
       a.io.in('room').socketsJoin('other');
-      const outcome = whenUnavailable === 'local' ? 'local' : 'dropped';
-      await eventually(async () => (await unlogged(a, outcome)) === 2);
+      await eventually(async () => (await unlogged(a, outcome)) === 2, { withinMs: 10_000 });
       expect(a.socketOf(here).rooms.has('other')).toBe(whenUnavailable === 'local');
       await expect(a.io.fetchSockets()).rejects.toThrow();
       await expect(a.io.serverSideEmitWithAck('x')).rejects.toThrow();
