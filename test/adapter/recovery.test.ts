@@ -452,8 +452,10 @@ describe('while a client is away', () => {
     a.io.to(room).emit('e', 1);
     a.io.in(room).disconnectSockets();
     a.io.to(room).emit('e', 'too late');
-    await back(client, b).catch(() => {});
-    await eventually(() => client.socket.disconnected);
+    client.moveTo(b.url);
+    client.socket.connect();
+    await eventually(() => client.connects.length === 2 && client.socket.disconnected);
+    expect(client.connects).toEqual([false, true]);
     expect(client.values()).toEqual([1]);
   });
 });
