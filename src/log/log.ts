@@ -291,7 +291,9 @@ export class EventLog extends Service {
     if (!Number.isInteger(count) || count < 1 || count > MAX_PARTITIONS)
       throw new FatalError(`${key} in Redis is ${JSON.stringify(existing)}, not a number of partitions`);
     if (wanted !== undefined && wanted !== count)
-      throw new FatalError(`HOLDFAST_PARTITIONS is ${wanted}, but topic ${this.options.topic} has ${count} partitions`);
+      throw new FatalError(
+        `topic ${this.options.topic} has ${count} partitions, not ${wanted} (HOLDFAST_PARTITIONS; streamCount of an adapter)`,
+      );
     return count;
   }
 
