@@ -1,21 +1,21 @@
 import type { Namespace, Socket } from 'socket.io';
-import { Adapter, type BroadcastFlags, type BroadcastOptions, MessageType } from 'socket.io-adapter';
+import { Adapter, type BroadcastFlags, type BroadcastOptions } from 'socket.io-adapter';
 import { PacketType } from 'socket.io-parser';
 import { RelayError } from '../core/errors.js';
 import { Outbox, type PacketEncoder } from '../gateway/outbox.js';
 import { Subscriber } from '../gateway/subscriber.js';
 import { type EntryHeader, encodeEntry, encodeHeader, type NewHeader } from '../wire/envelope.js';
-import { encodeArguments, parse, stringify } from './codec.js';
+import { decodeArguments, encodeArguments, parse, stringify } from './codec.js';
 import { ownEncoderOf } from './encoders.js';
 import type { AdapterHost, Guest } from './host.js';
 import type { AdapterSettings } from './options.js';
+import { Questions, targetsOf } from './questions.js';
 import { Recovery } from './recovery.js';
-import { Requests } from './requests.js';
+import type { Requests } from './requests.js';
 import { type Room, RoomKeys } from './room-keys.js';
 import type { AdapterSession } from './session.js';
 import {
   adapterInternals,
-  describeSocket,
   type NamespaceInternals,
   namespaceInternals,
   type Packet,
@@ -34,18 +34,13 @@ interface Member {
   readonly session: AdapterSession | undefined;
 }
 
-type Message = Readonly<Record<string, unknown>>;
-
 /**
  * A Socket.IO adapter whose broadcasts, joins, leaves and disconnects are entries of the log: each server applies them, its
  * own too, as they come back from it, so all sockets everywhere see one order. Questions and packets with acks go to the
  * other servers' inboxes.
  */
 export class HoldfastAdapter extends Adapter implements Guest {
-  /** Open `fetchSockets` and `serverSideEmit`. */
-  readonly requests: Requests;
-  /** Open broadcasts with acks. */
-  readonly ackRequests: Requests;
+  readonly #questions: Questions;
   readonly #keys: RoomKeys;
   readonly #ownEncoder: PacketEncoder | undefined;
   readonly #headers = new Map<Room, string>();
@@ -66,9 +61,16 @@ export class HoldfastAdapter extends Adapter implements Guest {
     super(nsp);
     this.#keys = new RoomKeys(nsp.name);
     this.#ownEncoder = ownEncoderOf(nsp.server.encoder);
-    const others = (): Promise<readonly string[]> => host.others();
-    this.requests = new Requests(others);
-    this.ackRequests = new Requests(others);
+    const own = {
+      fetchSockets: (opts: BroadcastOptions) => super.fetchSockets(opts),
+      broadcastWithAck: (...args: Parameters<Adapter['broadcastWithAck']>) => {
+        this.#closeSlow(args[1]);
+        super.broadcastWithAck(...args);
+      },
+      unlogged: (packet: Packet, opts: BroadcastOptions) => this.#unlogged(packet, opts),
+      inTurn: (packet: Packet, run: (packet: Packet) => void) => this.#inTurn(packet, run),
+    };
+    this.#questions = new Questions({ host, settings, nsp, own });
     if (host.recoveryWindowMs > 0) this.#recovery = new Recovery({ host, settings, namespace: nsp.name });
     nsp.prependListener('connect', this.#onConnect);
     this.#createSocket = this.#wrapHandshake();
@@ -92,7 +94,10 @@ export class HoldfastAdapter extends Adapter implements Guest {
     if (flags.local || packet.id !== undefined) return this.#inTurn(packet, (kept) => this.#unlogged(kept, opts));
     if (flags.volatile) return this.#volatile(packet, opts);
     const { payload, attachments } = encodeArguments(packet.data);
-    void this.#append('event', opts, undefined, { payload, attachments }, () => this.#unlogged(packet, opts));
+    // of what was emitted, whatever became of its arguments since
+    const locally = (): void =>
+      this.#unlogged({ type: PacketType.EVENT, data: decodeArguments(payload, attachments) }, opts);
+    void this.#append('event', opts, undefined, { payload, attachments }, locally);
   }
 
   override addSockets(opts: BroadcastOptions, rooms: Room[]): Promise<void> | void {
@@ -106,7 +111,7 @@ export class HoldfastAdapter extends Adapter implements Guest {
   }
 
   override disconnectSockets(opts: BroadcastOptions, close: boolean): Promise<void> | void {
-    if (opts.flags?.local) return this.host.afterOwn(this.#partition, () => super.disconnectSockets(opts, close));
+    if (opts.flags?.local) return this.host.afterOwn(this.nsp.name, () => super.disconnectSockets(opts, close));
     return this.#append('disconnect', opts, close, undefined, () => super.disconnectSockets(opts, close));
   }
 
@@ -137,7 +142,12 @@ export class HoldfastAdapter extends Adapter implements Guest {
         const isUnknown = error instanceof RelayError && error.mayHaveHappened;
         const isLocal = !isUnknown && this.settings.whenUnavailable === 'local';
         host.counts.unlogged.inc({ outcome: isUnknown ? 'unknown' : isLocal ? 'local' : 'dropped' });
-        if (isLocal) locally();
+        if (!isLocal) return;
+        try {
+          locally();
+        } catch (thrown) {
+          host.complain(thrown);
+        }
       },
     );
   }
@@ -159,6 +169,7 @@ export class HoldfastAdapter extends Adapter implements Guest {
 
   /** To sockets of this server only, at once. */
   #unlogged(packet: Packet, opts: BroadcastOptions): void {
+    this.#closeSlow(opts);
     if (!this.#recovery || !endsInText(packet)) return super.broadcast(packet, opts);
     // a stock client takes the text for its position: each gets its own behind it
     const { volatile, compress } = (opts.flags ?? {}) as BroadcastFlags;
@@ -168,259 +179,72 @@ export class HoldfastAdapter extends Adapter implements Guest {
     });
   }
 
+  /** What is not logged can't be given again later: a client that leaves too much of it unread is closed. */
+  #closeSlow(opts: BroadcastOptions): void {
+    adapterInternals(this).apply(opts, ({ id }) => {
+      const subscriber = this.#members.get(id)?.subscriber;
+      if (subscriber?.leavesTooMuch) subscriber.closeAsSlow(this.host.metrics, '1 MiB unread');
+    });
+  }
+
   /** Behind what this server has broadcast before, as the packet is now. */
   #inTurn(packet: Packet, run: (packet: Packet) => void): void {
-    let kept = packet;
-    let hasRun = false;
-    this.host.afterOwn(this.#partition, () => {
-      hasRun = true;
-      run(kept);
-    });
+    const { host } = this;
+    if (host.isUpToDate(this.nsp.name)) return run(packet);
     // whoever emitted it may change its arguments meanwhile
-    if (!hasRun) kept = { ...packet, data: parse(stringify(packet.data)) as unknown[] };
+    const kept = { ...packet, data: parse(stringify(packet.data)) as unknown[] };
+    host.afterOwn(this.nsp.name, () => run(kept));
   }
 
   #volatile(packet: Packet, opts: BroadcastOptions): void {
     const data = stringify(packet.data);
     const { host } = this;
+    const [room] = opts.rooms;
+    // with recovery `socket.volatile.emit` comes here too
+    const isOwn = opts.rooms.size === 1 && this.nsp.sockets.has(room as string);
     this.#inTurn(packet, (kept) => {
-      const message = { kind: 'volatile', data, ...this.#targets(opts), after: this.#after };
+      if (isOwn) return this.#unlogged(kept, opts);
+      const message = { kind: 'volatile', data, ...targetsOf(opts), after: host.newestPlace(this.nsp.name) };
       host
         .recentOthers()
-        .then((others) => this.#sendAll(others, message))
+        .then((others) => this.#questions.tell(others, message))
         .catch(() => {});
       host.bridge?.writeBeside(this.nsp.name, volatileFields(this.nsp.name, kept.data, opts));
       this.#unlogged(kept, opts);
     });
   }
 
-  override broadcastWithAck(
-    packet: Packet,
-    opts: BroadcastOptions,
-    onCount: (clientCount: number) => void,
-    onAck: (...args: unknown[]) => void,
-  ): void {
-    const { host } = this;
-    const others = host.others();
-    const counting = this.#countOld();
-    const data = stringify(packet.data);
-    const timeoutMs = (opts.flags as { timeout?: number } | undefined)?.timeout ?? 0;
-    if (opts.flags?.local) {
-      this.#inTurn(packet, (kept) => super.broadcastWithAck(kept, opts, onCount, onAck));
-      // the server count says all of them
-      Promise.all([others, counting])
-        .then(([ids, old]) => {
-          for (let i = ids.length + old; i > 0; i--) onCount(0);
-        })
-        .catch(() => {});
-      return;
-    }
-    this.#inTurn(packet, (kept) => {
-      // encoding it takes its binary parts out
-      const toOld = { packet: { type: PacketType.EVENT, data: kept.data }, opts: this.#targets(opts) };
-      super.broadcastWithAck(kept, opts, onCount, onAck);
-      others
-        .then((ids) => {
-          if (ids.length === 0) return;
-          const onAnswer = (answer: unknown): void => {
-            const { count, value } = answer as { count?: number; value?: string };
-            if (typeof count === 'number') onCount(count);
-            else onAck(value === undefined ? undefined : parse(value));
-          };
-          const asked = { asked: new Set(ids), onAnswer, onAbsent: () => onCount(0), onTimeout: () => {} };
-          const request = this.ackRequests.open(asked, timeoutMs);
-          this.#sendAll(ids, { kind: 'broadcast', request, data, ...this.#targets(opts), after: this.#after });
-        })
-        // whoever emitted hears of the time-out
-        .catch(() => host.counts.requests.inc({ outcome: 'unavailable' }));
-      counting
-        .then((counted) =>
-          host.bridge?.requests.broadcast(this.nsp.name, toOld, { counted, timeoutMs }, onCount, onAck),
-        )
-        .catch(() => host.counts.requests.inc({ outcome: 'unavailable' }));
-    });
-  }
-
   // --- questions
 
-  override async serverCount(): Promise<number> {
-    const [own, old] = await Promise.all([this.host.count(), this.#countOld()]);
-    return own + old;
+  /** Open `fetchSockets` and `serverSideEmit`. */
+  get requests(): Requests {
+    return this.#questions.requests;
   }
 
-  /** Servers on the other side of a bridge. */
-  #countOld(): Promise<number> {
-    return this.host.bridge?.requests.count(this.nsp.name) ?? Promise.resolve(0);
+  /** Open broadcasts with acks. */
+  get ackRequests(): Requests {
+    return this.#questions.ackRequests;
   }
 
-  /** Answers of those servers, to one question. */
-  async #askOld(
-    type: MessageType,
-    data: object,
-    timeoutMs: number,
-  ): Promise<readonly Readonly<Record<string, unknown>>[]> {
-    const answers = await this.host.bridge?.requests.ask(this.nsp.name, type, data, timeoutMs);
-    return (answers ?? []).map((answer) => answer.data);
+  override broadcastWithAck(...args: Parameters<Questions['broadcastWithAck']>): void {
+    this.#questions.broadcastWithAck(...args);
+  }
+
+  override serverCount(): Promise<number> {
+    return this.#questions.serverCount();
   }
 
   /** Rejects when Redis can't say who is there, or when one of them doesn't answer in time. */
-  override async fetchSockets(opts: BroadcastOptions): Promise<unknown[]> {
-    if (opts.flags?.local) return super.fetchSockets(opts);
-    const { host, settings } = this;
-    const others = await host.others();
-    await new Promise<void>((resolve) => host.afterOwn(this.#partition, resolve));
-    const sockets: unknown[] = await super.fetchSockets(opts);
-    const timeoutMs = (opts.flags as { timeout?: number } | undefined)?.timeout ?? settings.requestsTimeout;
-    const [old] = await Promise.all([
-      this.#askOld(MessageType.FETCH_SOCKETS, { opts: this.#targets(opts) }, timeoutMs),
-      this.#askAll(others, timeoutMs, { kind: 'fetch', ...this.#targets(opts) }, (answer) =>
-        sockets.push(...(answer as unknown[])),
-      ),
-    ]);
-    for (const answer of old) sockets.push(...(answer.sockets as unknown[]));
-    return sockets;
+  override fetchSockets(opts: BroadcastOptions): Promise<unknown[]> {
+    return this.#questions.fetchSockets(opts);
   }
 
   override serverSideEmit(packet: unknown[]): void {
-    const ack = packet.at(-1);
-    const { host, settings } = this;
-    if (typeof ack !== 'function') {
-      const data = stringify(packet);
-      host
-        .others()
-        .then((others) => this.#sendAll(others, { kind: 'emit', data }))
-        .catch(() => host.counts.requests.inc({ outcome: 'unavailable' }));
-      host.bridge?.requests
-        .tell(this.nsp.name, { packet })
-        .catch(() => host.counts.requests.inc({ outcome: 'unavailable' }));
-      return;
-    }
-    const args = packet.slice(0, -1);
-    const data = stringify(args);
-    const responses: unknown[] = [];
-    host
-      .others()
-      .then((others) =>
-        Promise.all([
-          this.#askAll(others, settings.requestsTimeout, { kind: 'emit', data }, (answer) => responses.push(answer)),
-          this.#askOld(MessageType.SERVER_SIDE_EMIT, { packet: args }, settings.requestsTimeout).then((old) =>
-            responses.push(...old.map((answer) => answer.packet)),
-          ),
-        ]),
-      )
-      .then(
-        () => ack(null, responses),
-        (error: unknown) => ack(error, responses),
-      );
+    this.#questions.serverSideEmit(packet);
   }
 
-  /** Resolves when all have answered, or are gone. */
-  #askAll(
-    others: readonly string[],
-    timeoutMs: number,
-    message: object,
-    onAnswer: (answer: unknown) => void,
-  ): Promise<void> {
-    if (others.length === 0) return Promise.resolve();
-    const { counts } = this.host;
-    return new Promise((resolve, reject) => {
-      let answers = 0;
-      const asked = new Set(others);
-      const check = (): void => {
-        if (asked.size > 0) return;
-        this.requests.close(request);
-        counts.requests.inc({ outcome: 'answered' });
-        resolve();
-      };
-      const request = this.requests.open(
-        {
-          asked,
-          onAnswer: (answer) => {
-            answers++;
-            onAnswer(parse((answer as { value: string }).value));
-            check();
-          },
-          onAbsent: check,
-          onTimeout: () => {
-            counts.requests.inc({ outcome: 'timeout' });
-            reject(new Error(`timeout reached: only ${answers} responses received out of ${answers + asked.size}`));
-          },
-        },
-        timeoutMs,
-      );
-      this.#sendAll(others, { ...message, request, after: this.#after });
-    });
-  }
-
-  #sendAll(processes: readonly string[], message: object): void {
-    for (const process of processes) this.#send(process, message);
-  }
-
-  #send(process: string, message: object): void {
-    this.host
-      .send(process, this.nsp.name, message)
-      .catch(() => this.host.counts.requests.inc({ outcome: 'unavailable' }));
-  }
-
-  #targets({ rooms, except, flags }: BroadcastOptions): object {
-    return { rooms: [...rooms], except: [...(except ?? [])], flags };
-  }
-
-  /** What others must have dispatched before they look at a message of ours. */
-  get #after(): object {
-    if (!this.host.isOpen) return {};
-    const { epoch, offset } = this.host.log.newest(this.#partition);
-    return { epoch, offset };
-  }
-
-  // --- what others ask
-
-  onMessage(from: string, message: Message): void {
-    const { kind, answers, request } = message;
-    if (typeof answers === 'string') return this.#onAnswer(from, answers, message);
-    const opts = optionsOf(message);
-    const answer = (answered: object): void => this.#send(from, { answers: request, ...answered });
-    const { epoch, offset } = (message.after ?? {}) as { epoch?: unknown; offset?: unknown };
-    const place = { epoch: String(epoch ?? ''), offset: Number(offset ?? 0) };
-    this.host.after(this.#partition, place, () => {
-      switch (kind) {
-        case 'volatile':
-          return this.#unlogged(packetOf(message), opts);
-        case 'broadcast':
-          return super.broadcastWithAck(
-            packetOf(message),
-            opts,
-            (count) => answer({ count }),
-            (value: unknown) => answer(value === undefined ? {} : { value: stringify(value) }),
-          );
-        case 'fetch':
-          return void super
-            .fetchSockets(opts)
-            .then((sockets) => answer({ value: `[${(sockets as Socket[]).map(describeSocket)}]` }));
-        case 'emit':
-          return this.#onEmit(parse(String(message.data)) as unknown[], request === undefined ? undefined : answer);
-      }
-    });
-  }
-
-  #onAnswer(from: string, id: string, message: Message): void {
-    for (const requests of [this.requests, this.ackRequests]) {
-      if (message.kind === 'absent') requests.absent(id, from);
-      // of a broadcast come one count, and then acks
-      else requests.answer(id, from, message, requests === this.requests || message.count !== undefined);
-    }
-  }
-
-  #onEmit(args: unknown[], answer: ((answered: object) => void) | undefined): void {
-    const { _onServerSideEmit } = namespaceInternals(this.nsp);
-    if (!answer) return _onServerSideEmit.call(this.nsp, args);
-    let hasAnswered = false;
-    const ack = (value: unknown): void => {
-      if (hasAnswered) return;
-      hasAnswered = true;
-      answer({ value: stringify(value ?? null) });
-    };
-    _onServerSideEmit.call(this.nsp, [...args, ack]);
+  onMessage(from: string, message: Readonly<Record<string, unknown>>): void {
+    this.#questions.onMessage(from, message);
   }
 
   // --- sockets and rooms
@@ -469,7 +293,11 @@ export class HoldfastAdapter extends Adapter implements Guest {
     const partition = this.#partition;
     const resumed = this.#recovery?.take(socket);
     const place = resumed?.place ?? hub.newest(partition);
-    const subscriber = new Subscriber(new Outbox(socket, this.#ownEncoder), { partition, ...place });
+    const outbox = new Outbox(socket, {
+      encoder: this.#ownEncoder,
+      onListenerError: (error) => host.complain(error),
+    });
+    const subscriber = new Subscriber(outbox, { partition, ...place });
     subscriber.hearsPositions = this.#recovery !== undefined;
     subscriber.onControl = (header, at) => this.#control(socket, subscriber, header, at.offset);
     subscriber.join(this.#keys.everyone, resumed ? 0 : place.offset);
@@ -525,8 +353,11 @@ export class HoldfastAdapter extends Adapter implements Guest {
     const rooms = (Array.isArray(operand) ? operand : []) as string[];
     if (kind === 'join') {
       this.#joinAt = offset;
-      void socket.join(rooms);
-      this.#joinAt = undefined;
+      try {
+        void socket.join(rooms);
+      } finally {
+        this.#joinAt = undefined;
+      }
       return;
     }
     // it joined after this
@@ -567,8 +398,7 @@ export class HoldfastAdapter extends Adapter implements Guest {
   override async close(): Promise<void> {
     this.nsp.off('connect', this.#onConnect);
     if (this.#createSocket) namespaceInternals(this.nsp)._createSocket = this.#createSocket;
-    this.requests.stop();
-    this.ackRequests.stop();
+    this.#questions.stop();
     for (const id of [...this.#members.keys()]) this.delAll(id);
     await this.host.dismiss(this.nsp.name, this);
   }
@@ -576,13 +406,4 @@ export class HoldfastAdapter extends Adapter implements Guest {
 
 function endsInText({ type, id, data }: Packet): boolean {
   return type === PacketType.EVENT && id === undefined && typeof data.at(-1) === 'string';
-}
-
-function packetOf({ data }: Message): Packet {
-  return { type: PacketType.EVENT, data: parse(String(data)) as unknown[] };
-}
-
-function optionsOf({ rooms, except, flags }: Message): BroadcastOptions {
-  const set = (value: unknown): Set<string> => new Set(Array.isArray(value) ? (value as string[]) : []);
-  return { rooms: set(rooms), except: set(except), flags: (flags ?? {}) as BroadcastFlags };
 }

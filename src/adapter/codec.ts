@@ -1,4 +1,5 @@
 import { Encoder, PacketType } from 'socket.io-parser';
+import { decodePacket } from '../gateway/frames.js';
 
 const encoder = new Encoder();
 const NONE: readonly Buffer[] = [];
@@ -13,9 +14,16 @@ const BINARY = '\0binary';
  */
 export function encodeArguments(args: readonly unknown[]): { payload: string; attachments: readonly Buffer[] } {
   if (isPlain(args)) return { payload: JSON.stringify(args), attachments: NONE };
+  // copies: it may be a while until they are written, and they are the application's
   const [text, ...parts] = encoder.encode({ type: PacketType.EVENT, nsp: '/', data: args as unknown[] });
   if (parts.length === 0) return { payload: text.slice(1), attachments: [] };
-  return { payload: text.slice(text.indexOf('-') + 1), attachments: parts.map(bufferOf) };
+  return { payload: text.slice(text.indexOf('-') + 1), attachments: parts.map((part) => Buffer.from(bufferOf(part))) };
+}
+
+/** The arguments that `encodeArguments` took. */
+export function decodeArguments(payload: string, attachments: readonly Buffer[]): unknown[] {
+  const type = attachments.length > 0 ? `5${attachments.length}-` : '2';
+  return decodePacket([`${type}${payload}`, ...attachments]).data;
 }
 
 /** True for what holds no binary data for sure. Socket.IO's encoder looks for it too, at several times the cost. */

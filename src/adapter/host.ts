@@ -206,7 +206,10 @@ export class AdapterHost extends Service {
     await this.bridge?.start();
     this.log.beginReading();
     for (let partition = 0; partition < this.log.partitionCount; partition++)
-      this.#turns[partition] = new Turns(() => this.hub.dispatched(partition).offset);
+      this.#turns[partition] = new Turns(
+        () => this.hub.dispatched(partition).offset,
+        (error) => this.complain(error),
+      );
     connection.on('ready', () => this.#sweep.resave('dirty'));
     if (this.recoveryWindowMs > 0) this.#sweep.start();
     this.#isOpen = true;
@@ -264,21 +267,48 @@ export class AdapterHost extends Service {
     return this.log.append(this.log.partitionOf(namespace), { body, attachments });
   }
 
-  /** Runs it when what this process has appended up to now was dispatched here, or after a second. */
-  afterOwn(partition: number, run: () => void): void {
-    if (!this.#isOpen) return run();
-    const wait = (): void => this.after(partition, this.log.newest(partition), run);
-    const answered = this.log.whenAnswered(partition);
-    if (!answered) return wait();
-    void within(1000, answered).then(wait);
+  /** Nothing that this process knows of has still to be dispatched. */
+  isUpToDate(namespace: string): boolean {
+    if (!this.#isOpen) return true;
+    const partition = this.partitionOf(namespace);
+    if (this.log.whenAnswered(partition)) return false;
+    return (
+      this.#turns[partition]?.isIdle === true &&
+      this.log.newest(partition).offset <= this.hub.dispatched(partition).offset
+    );
   }
 
-  /** Runs it when that entry was dispatched here, or after a second. */
-  after(partition: number, place: { readonly epoch: string; readonly offset: number }, run: () => void): void {
-    const isSame = place.epoch === this.hub.dispatched(partition).epoch;
+  /** Runs it when what this process has appended up to now was dispatched here, or after a second. */
+  afterOwn(namespace: string, run: () => void): void {
+    const partition = this.partitionOf(namespace);
+    const wait = (): void => this.after(namespace, this.log.newest(partition), run);
+    const answered = this.#isOpen ? this.log.whenAnswered(partition) : undefined;
+    if (answered) void within(1000, answered).then(wait);
+    else if (this.#isOpen) wait();
+    else this.#guarded(run);
+  }
+
+  /** Runs it when that entry was dispatched here, or after a second. What it throws is the application's. */
+  after(namespace: string, place: { readonly epoch: string; readonly offset: number }, run: () => void): void {
+    const partition = this.partitionOf(namespace);
     const turns = this.#turns[partition];
-    if (!turns || !isSame) return run();
-    turns.after(place.offset, run);
+    if (this.#isOpen && turns && place.epoch === this.hub.dispatched(partition).epoch) turns.after(place.offset, run);
+    else this.#guarded(run);
+  }
+
+  #guarded(run: () => void): void {
+    try {
+      run();
+    } catch (error) {
+      this.complain(error);
+    }
+  }
+
+  /** What others must have dispatched before they look at a message of this process. */
+  newestPlace(namespace: string): object {
+    if (!this.#isOpen) return {};
+    const { epoch, offset } = this.log.newest(this.partitionOf(namespace));
+    return { epoch, offset };
   }
 
   // --- other processes
@@ -323,11 +353,15 @@ export class AdapterHost extends Service {
 
   #isAsked = true;
 
-  async send(process: string, namespace: string, message: object): Promise<void> {
+  /** False: that process is not there (any more). */
+  async send(process: string, namespace: string, message: object): Promise<boolean> {
     const old = StreamsRequests.nameOf(process);
-    if (old !== undefined) return this.bridge?.requests.answer(old, namespace, message as Record<string, unknown>);
+    if (old !== undefined) {
+      await this.bridge?.requests.answer(old, namespace, message as Record<string, unknown>);
+      return true;
+    }
     const from = this.processId;
-    await this.#pods.inbox.send(process, { type: 'guest', namespace, from, ...message });
+    return this.#pods.inbox.send(process, { type: 'guest', namespace, from, ...message });
   }
 
   /** What an emitter asks of all servers reached this one only. */
@@ -337,6 +371,14 @@ export class AdapterHost extends Service {
     this.others()
       .then((others) => Promise.all(others.map((process) => this.send(process, namespace, message))))
       .catch(() => this.counts.requests.inc({ outcome: 'unavailable' }));
+  }
+
+  /** Something of the application's threw where nobody could catch it. */
+  complain(error: unknown): void {
+    this.options.settings.logger.error(
+      { event: 'adapter_turn_failed', err: error },
+      'a handler of the application threw',
+    );
   }
 
   /** The old connection of a session that was taken over. */

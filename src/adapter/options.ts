@@ -122,9 +122,12 @@ export function settingsOf(options: AdapterOptions): AdapterSettings {
   const { error, data } = SCHEMA.safeParse(options);
   if (error) {
     const [issue] = error.issues;
-    const name = issue?.path.join('.') ?? '';
-    const got = JSON.stringify((options as Readonly<Record<string, unknown>>)[name]);
-    throw new TypeError(`createAdapter: ${name}: ${issue?.message} (got ${got})`);
+    const path = issue?.path ?? [];
+    const got = path.reduce<unknown>(
+      (value, key) => (value as Record<PropertyKey, unknown> | undefined)?.[key],
+      options,
+    );
+    throw new TypeError(`createAdapter: ${path.join('.')}: ${issue?.message} (got ${shown(got)})`);
   }
   const logger = data.logger ?? stderrLogger;
   const known = new Set<string>([...Object.keys(SCHEMA.shape), ...OBSOLETE]);
@@ -134,6 +137,14 @@ export function settingsOf(options: AdapterOptions): AdapterSettings {
   if (obsolete.length > 0) logger.info({ event: 'adapter_options' }, `without effect: ${obsolete.join(', ')}`);
   if (unknown.length > 0) logger.warn({ event: 'adapter_options' }, `unknown options: ${unknown.join(', ')}`);
   return Object.freeze({ ...data, logger });
+}
+
+function shown(value: unknown): string {
+  try {
+    return JSON.stringify(value) ?? String(value);
+  } catch {
+    return Object.prototype.toString.call(value);
+  }
 }
 
 /** One line for what somebody should look at. */

@@ -1,5 +1,6 @@
 import type { Namespace, Socket } from 'socket.io';
 import type { Session } from 'socket.io-adapter';
+import { RelayError } from '../core/errors.js';
 import { sleep, within } from '../core/sleep.js';
 import type { Place } from '../gateway/locator.js';
 import type { FoundRecord } from '../gateway/resume-records.js';
@@ -55,8 +56,36 @@ export class Recovery {
     socket.handshake.auth = rest;
   }
 
-  /** `undefined`: the client starts afresh, and hears `recovered: false`. */
+  /**
+   * `undefined`: the client starts afresh, and hears `recovered: false`. While Redis can't say, it waits a while: a fresh start
+   * would lose what it missed.
+   */
   async restore(pid: string, offset: string, partition: number, nsp: Namespace): Promise<Session | undefined> {
+    const { metrics } = this.options.host;
+    const end = performance.now() + HOLD_MS;
+    let isHeld = false;
+    try {
+      for (;;) {
+        try {
+          return await this.#tryToRestore(pid, offset, partition, nsp);
+        } catch {
+          if (!isHeld && this.#held >= MAX_HELD) return undefined;
+          if (!isHeld) {
+            isHeld = true;
+            this.#held++;
+            metrics.held.inc();
+          }
+          if (performance.now() > end) return undefined;
+          await sleep(100 + Math.random() * 200);
+        }
+      }
+    } finally {
+      if (isHeld) this.#held--;
+    }
+  }
+
+  /** Rejects when Redis can't answer. */
+  async #tryToRestore(pid: string, offset: string, partition: number, nsp: Namespace): Promise<Session | undefined> {
     const { host } = this.options;
     if (!/^[\w-]{8,64}$/.test(pid) || !host.isOpen) return undefined;
     const found = await this.#find(pid);
@@ -70,7 +99,8 @@ export class Recovery {
       return undefined;
     }
     const owner = host.records.newOwner();
-    if (!(await within(REDIS_MS, host.records.claim(pid, from, owner, host.recoveryWindowMs)))) return undefined;
+    // one that comes too late is found as this process's own when it is tried again
+    if (!(await answered(host.records.claim(pid, from, owner, host.recoveryWindowMs)))) return undefined;
     host.endElsewhere(from);
     if (nsp.sockets.has(state.sid)) return undefined;
     const joins = new Map(state.rooms.map(([room, joined]) => [room, joinedAt(state, place, joined)]));
@@ -100,38 +130,23 @@ export class Recovery {
   }
 
   async #find(pid: string): Promise<FoundRecord<SessionState> | undefined> {
-    const found = await this.#ask(pid);
+    const { records } = this.options.host;
+    const found = await answered(records.find(pid));
     if (found !== 'orphaned') return found;
     await sleep(LEASE_RENEWED_MS);
-    const again = await this.#ask(pid);
+    const again = await answered(records.find(pid));
     return again === 'orphaned' ? undefined : again;
   }
+}
 
-  /** Redis can't say: the client waits a while, since a fresh start would lose what it missed. */
-  async #ask(pid: string): Promise<FoundRecord<SessionState> | 'orphaned' | undefined> {
-    const { records, metrics } = this.options.host;
-    const end = performance.now() + HOLD_MS;
-    let isHeld = false;
-    try {
-      for (;;) {
-        const answer = await within(
-          REDIS_MS,
-          records.find(pid).then((found) => ({ found })),
-        ).catch(() => undefined);
-        if (answer) return answer.found;
-        if (!isHeld) {
-          if (this.#held >= MAX_HELD) return undefined;
-          isHeld = true;
-          this.#held++;
-          metrics.held.inc();
-        }
-        if (performance.now() > end) return undefined;
-        await sleep(100 + Math.random() * 200);
-      }
-    } finally {
-      if (isHeld) this.#held--;
-    }
-  }
+/** Rejects when Redis doesn't answer within its time. */
+async function answered<T>(asked: Promise<T>): Promise<T> {
+  const answer = await within(
+    REDIS_MS,
+    asked.then((value) => ({ value })),
+  );
+  if (!answer) throw new RelayError('unavailable');
+  return answer.value;
 }
 
 /** A join of an older epoch that stands behind what survived happened before all that the new epoch brings. */

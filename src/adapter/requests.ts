@@ -59,7 +59,10 @@ export class Requests {
   }
 
   stop(): void {
-    for (const id of [...this.#open.keys()]) this.close(id);
+    for (const [id, { onTimeout }] of [...this.#open]) {
+      this.close(id);
+      onTimeout();
+    }
   }
 
   async #check(): Promise<void> {

@@ -12,11 +12,19 @@ export class Turns {
   #waiting: Turn[] = [];
   #timer: NodeJS.Timeout | undefined;
 
-  constructor(private readonly dispatched: () => number) {}
+  /** @param onError told of what a turn throws: it is the application's, and stops nobody */
+  constructor(
+    private readonly dispatched: () => number,
+    private readonly onError: (error: unknown) => void,
+  ) {}
+
+  get isIdle(): boolean {
+    return this.#waiting.length === 0;
+  }
 
   /** Runs it when the entry at `offset` was dispatched, or after a second; in the order of the calls. */
   after(offset: number, run: () => void): void {
-    if (this.#waiting.length === 0 && offset <= this.dispatched()) return run();
+    if (this.#waiting.length === 0 && offset <= this.dispatched()) return this.#run(run);
     this.#waiting.push({ offset, run, end: performance.now() + PATIENCE_MS });
     this.#watch();
   }
@@ -26,9 +34,10 @@ export class Turns {
     if (this.#waiting.length > 0) this.#runDue(this.dispatched(), performance.now());
   }
 
+  /** Nothing will come any more: whoever waits has its turn now. */
   stop(): void {
     clearTimeout(this.#timer);
-    this.#waiting = [];
+    this.#runDue(Number.POSITIVE_INFINITY, performance.now());
   }
 
   #runDue(offset: number, now: number): void {
@@ -38,7 +47,15 @@ export class Turns {
       first = this.#waiting[0]
     ) {
       this.#waiting.shift();
-      first.run();
+      this.#run(first.run);
+    }
+  }
+
+  #run(run: () => void): void {
+    try {
+      run();
+    } catch (error) {
+      this.onError(error);
     }
   }
 

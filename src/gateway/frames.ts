@@ -43,7 +43,8 @@ export class Parcel {
 
 /** A packet as Socket.IO's own parser sees it. */
 export function decodePacket([text, ...attachments]: PacketParts): Packet & { data: unknown[] } {
-  const decoder = new Decoder();
+  // how many a receiver takes is its own affair
+  const decoder = new Decoder({ maxAttachments: Number.POSITIVE_INFINITY });
   let packet: Packet | undefined;
   decoder.on('decoded', (decoded: Packet) => {
     packet = decoded;

@@ -84,9 +84,10 @@ export class Hub implements ReaderHandler {
     return this.#view(partition).ring;
   }
 
-  /** Newest entry that was dispatched here. */
+  /** Newest entry that was dispatched here, as of now. */
   dispatched(partition: number): { readonly epoch: string; readonly ms: number; readonly offset: number } {
-    return this.#view(partition);
+    const { epoch, ms, offset } = this.#view(partition);
+    return { epoch, ms, offset };
   }
 
   membersOf(room: string): ReadonlySet<Subscriber> | undefined {
@@ -260,8 +261,8 @@ export class Hub implements ReaderHandler {
 
   tellGap(subscriber: Subscriber, gap: LogGap): void {
     const { partition, reason, from, to } = gap;
-    if (!subscriber.hearsPositions) return;
     this.options.metrics.gaps.inc({ reason });
+    if (!subscriber.hearsPositions) return;
     this.flush(subscriber);
     subscriber.outbox.emit('holdfast:gap', {
       partition,
@@ -297,6 +298,7 @@ export class Hub implements ReaderHandler {
     let view = this.#views[partition];
     if (!view) {
       const { epoch, ms, offset } = this.log.dispatched(partition);
+      if (epoch === '') throw new Error('the log has not been looked at yet');
       const runs = new Runs(
         (subscriber, run, parcel) => this.#give(subscriber, run, parcel),
         (subscriber, error) => this.#failed(subscriber, error),
@@ -329,6 +331,8 @@ export class Hub implements ReaderHandler {
   #apply(view: PartitionView, delivery: Delivery): void {
     for (const subscriber of this.#targets(delivery)) {
       view.runs.flushOne(subscriber);
+      // it fell behind with that: it meets this entry when it gets there
+      if (subscriber.state !== 'live') continue;
       try {
         subscriber.onControl?.(delivery.header, delivery);
       } catch (error) {
@@ -349,7 +353,9 @@ export class Hub implements ReaderHandler {
     }
     metrics.fellBehind.inc();
     const { ms, offset } = run[0] as Delivery;
-    this.#fallBehind(subscriber, ms, offset - 1);
+    // a place that it may be asked for: of an entry that is there, as far as this pod knows one
+    const before = this.ring(subscriber.partition).get(offset - 1);
+    this.#fallBehind(subscriber, before?.ms ?? ms, offset - 1);
     this.#catchUp.begin(subscriber);
   }
 

@@ -18,6 +18,13 @@ export interface PacketEncoder {
   encode(packet: { type: number; nsp: string; data: unknown[] }): (string | Buffer)[];
 }
 
+export interface OutboxOptions {
+  /** The server's own, if it isn't Socket.IO's default one: packets are encoded anew by it. */
+  readonly encoder?: PacketEncoder;
+  /** Told of what a listener for outgoing packets throws: the client gets them all the same. */
+  readonly onListenerError?: (error: unknown) => void;
+}
+
 /**
  * The one way of packets to a connection: what leaves here is in order with everything else that Socket.IO sends.
  * Knows engine.io's and ws's internals, so that nobody else has to.
@@ -32,10 +39,9 @@ export class Outbox {
   #transport: EngineTransport | undefined;
   #takesFrames = false;
 
-  /** @param encoder the server's own, if it isn't Socket.IO's default one: packets are encoded anew by it */
   constructor(
     private readonly socket: Socket,
-    private readonly encoder?: PacketEncoder,
+    private readonly options: OutboxOptions = {},
   ) {
     this.#connection = socket.conn as unknown as EngineConnection;
   }
@@ -54,7 +60,12 @@ export class Outbox {
       this.#transport = transport;
       this.#takesFrames = takesFrames(connection);
     }
-    if (this.encoder || !this.#takesFrames || connection.upgrading || connection.listenerCount('packetCreate') > 0)
+    if (
+      this.options.encoder ||
+      !this.#takesFrames ||
+      connection.upgrading ||
+      connection.listenerCount('packetCreate') > 0
+    )
       return this.#writeParts(parcel, onSent);
     if (!onSent && writeDirectly(connection, parcel.options)) return;
     connection.write(PRE_ENCODED, parcel.options, onSent);
@@ -69,7 +80,7 @@ export class Outbox {
   }
 
   #writeParts(parcel: Parcel, onSent?: () => void): void {
-    const { encoder } = this;
+    const { encoder } = this.options;
     const packets = parcel.packets();
     const parts = (encoder ? packets.map((packet) => encoder.encode(decodePacket(packet))) : packets).flat();
     parts.forEach((part, index) => {
@@ -82,7 +93,13 @@ export class Outbox {
     if (!listeners || listeners.length === 0) return;
     for (const packet of parcel.packets()) {
       const { data } = decodePacket(packet);
-      for (const listener of [...listeners]) listener.apply(this.socket, data);
+      for (const listener of [...listeners]) {
+        try {
+          listener.apply(this.socket, data);
+        } catch (error) {
+          this.options.onListenerError?.(error);
+        }
+      }
     }
   }
 

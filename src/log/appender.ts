@@ -51,6 +51,7 @@ interface Item {
   isDone: boolean;
   /** Told when it is done, whatever came of it. */
   onDone: (() => void) | undefined;
+  done: Promise<void> | undefined;
 }
 
 interface Batch {
@@ -124,7 +125,17 @@ export class Appender {
     return new Promise((resolve, reject) => {
       const end = performance.now() + (this.options.budgetMs ?? BUDGET_MS);
       const id = request.idempotency && hashId(request.idempotency);
-      const item: Item = { request, id, bytes, end, resolve, reject, isDone: false, onDone: undefined };
+      const item: Item = {
+        request,
+        id,
+        bytes,
+        end,
+        resolve,
+        reject,
+        isDone: false,
+        onDone: undefined,
+        done: undefined,
+      };
       this.#waiting.push(item);
       this.#newest = item;
       this.#waitingBytes += bytes;
@@ -148,13 +159,10 @@ export class Appender {
   whenAnswered(): Promise<void> | undefined {
     const item = this.#newest;
     if (!item || item.isDone) return undefined;
-    return new Promise((resolve) => {
-      const { onDone } = item;
-      item.onDone = () => {
-        onDone?.();
-        resolve();
-      };
+    item.done ??= new Promise((resolve) => {
+      item.onDone = resolve;
     });
+    return item.done;
   }
 
   /** Waits, at most `ms`, until everything that was given has its answer. */

@@ -66,11 +66,15 @@ export class Pods extends Service {
       for (const connection of [this.connection, this.#reads]) connection.open();
       for (const connection of [this.connection, this.#reads])
         while (!(await connection.whenUp(500))) this.#throwIfStopping();
-      await this.#lease.start();
-      this.#throwIfStopping();
+      // whoever sees the lease may write to the inbox
       await this.inbox.start();
+      this.#throwIfStopping();
+      await this.#lease.start();
     } catch (error) {
-      if (!this.#stopping.signal.aborted) this.#close();
+      if (!this.#stopping.signal.aborted) {
+        await this.inbox.stop();
+        this.#close();
+      }
       throw error;
     }
   }
