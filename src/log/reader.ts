@@ -11,6 +11,7 @@ import { type EpochReason, type EpochRecord, epochsSince, lostOffsets, parseHist
 import type { LogMetrics } from './metrics.js';
 import { type Common, newestInCommon } from './newest-in-common.js';
 import { OffsetTimes } from './offset-times.js';
+import { Rate } from './rate.js';
 import type { RedisClock } from './redis-clock.js';
 import { Refusals } from './refusals.js';
 import { formatSavedPosition, parseSavedPosition } from './saved-position.js';
@@ -26,9 +27,10 @@ const UNKNOWN_AFTER_MS = 3 * SYNC_MS;
 const MAX_COUNT = 500;
 const READ_BYTES = 1_000_000;
 /** Between two reads under load: many sockets' writes then share a read, at the cost of as much latency. */
-const GAP_MS = 2;
-/** Reads that come closer together than this are worth joining; an isolated entry never waits. */
-const BUSY_MS = 1.5 * GAP_MS;
+const GAP_MS = 4;
+/** So many at once, or so many a second, are load; below that a read waits for no other. */
+const BUSY_ENTRIES = 4;
+const BUSY_RATE = 600;
 /** Work of one turn, after which other work gets the loop. */
 const SLICE_MS = 8;
 /** Longest time after which a saved position is written again, changed or not: silence means a dead pod. */
@@ -137,7 +139,7 @@ export class Reader extends Service {
   #isFenced = false;
   #saidUnknownFormat = false;
   #meanBytes = 500;
-  #dispatchedAt = 0;
+  readonly #rate = new Rate();
   readonly #onCommandsReady = (): void => void this.#check();
 
   readonly #syncRefusals: Refusals;
@@ -547,8 +549,8 @@ export class Reader extends Service {
     const startedAt = performance.now();
     if (!(await this.#dispatch(found, turn, op.plain))) this.#seatedGeneration = -1;
     await this.#endBatch();
-    const isBusy = found.length > 1 || startedAt - this.#dispatchedAt < BUSY_MS;
-    this.#dispatchedAt = startedAt;
+    this.#rate.add(found.length, startedAt);
+    const isBusy = found.length >= BUSY_ENTRIES || this.#rate.perSecond >= BUSY_RATE;
     const pause = GAP_MS - (performance.now() - startedAt);
     if (isBusy && pause > 0.5) await sleep(pause, this.#stopping.signal);
     return true;
