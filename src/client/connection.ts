@@ -65,7 +65,8 @@ export class Connection {
   #leastDelayMs = 0;
   #session = 0;
   #timers = new Set<ReturnType<typeof setTimeout>>();
-  #whenConnected = defer<void>();
+  /** The next one: a try that ends before the relay has answered leaves who waits waiting. */
+  #nextConnected = defer<void>();
 
   constructor(
     private readonly options: ConnectionOptions,
@@ -104,7 +105,7 @@ export class Connection {
   async close(error?: RelayError): Promise<void> {
     this.#closedBy ??= error;
     this.#stop.abort();
-    this.#whenConnected.reject(this.closedError());
+    this.#nextConnected.reject(this.closedError());
     this.#ended?.({ error: this.closedError() });
     this.socket.disconnect();
     await this.#running;
@@ -117,7 +118,7 @@ export class Connection {
   /** @throws {RelayError} what it was closed with */
   connected(): Promise<void> {
     if (this.#stop.signal.aborted) return Promise.reject(this.closedError());
-    return this.#whenConnected.promise;
+    return this.socket.connected ? Promise.resolve() : this.#nextConnected.promise;
   }
 
   /** Loses the connection on purpose; the next one goes on where `resumeFrom` says, at once. */
@@ -215,14 +216,14 @@ export class Connection {
 
   #connected(): void {
     this.#session++;
-    this.#whenConnected.resolve();
+    this.#nextConnected.resolve();
+    this.#nextConnected = defer();
     this.#renewLater(this.#tokens.renewInMs);
     this.hooks.onConnected(this.socket.recovered);
   }
 
   #disconnected(reason: string): void {
     this.#session++;
-    if (!this.#stop.signal.aborted) this.#whenConnected = defer();
     this.#ended?.(this.#farewell ?? { error: new RelayError('unavailable', `the connection was lost: ${reason}`) });
   }
 

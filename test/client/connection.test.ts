@@ -67,6 +67,19 @@ test('an engine that dies unseen in the handshake is noticed at once; the stock 
   stock.disconnect();
 });
 
+test('a publish that waits outlasts a connection that opens and is lost before the relay has answered', async () => {
+  const { client } = open(stack.pod(0).url);
+  await using _ = client;
+  let [lost, connects] = [0, 0];
+  client.socket.on('disconnect', () => lost++);
+  client.socket.on('connect', () => connects++);
+  // later, as a manager hears of its engine's end only after its own `open`
+  client.socket.io.once('open', () => queueMicrotask(() => client.socket.io.engine.close()));
+  const { position } = await client.publish(someone('room'), 'e', 1, { timeoutMs: 10_000 });
+  expect(position).toBeDefined();
+  expect({ lost, connects }).toEqual({ lost: 1, connects: 1 });
+});
+
 test('a handshake that nobody answers is given up and begun anew', async () => {
   await using proxy = await startTcpProxy(stack.pod(0).port);
   proxy.dropReplies(true);
