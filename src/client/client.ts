@@ -216,6 +216,7 @@ export class Client<Events extends EventMap = EventMap> implements AsyncDisposab
       }
       for (const room of this.#rooms.values()) this.#recall(room);
     }
+    this.#keeper.open();
     flushOnPageHide(this.#keeper, this.#stop.signal);
     this.#connection.start();
   }

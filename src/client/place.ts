@@ -42,13 +42,16 @@ export function further(newer: string | undefined, other: string | undefined): s
   return a.epoch === b.epoch && a.partition === b.partition && b.offset > a.offset ? other : newer;
 }
 
-/** Writes a place to a store: the newest, one write at a time, at most one each `intervalMs`. */
+/**
+ * Writes a place to a store: the newest, one write at a time, at most one each `intervalMs`. Nothing before `open`: until what
+ * is there was read and is the client's, the place that it would write is an empty one.
+ */
 export class PlaceKeeper {
   #timer: ReturnType<typeof setTimeout> | undefined;
   #writing: Promise<void> | undefined;
   #isDirty = false;
   #hasFailed = false;
-  #isClosed = false;
+  #state: 'loading' | 'open' | 'closed' = 'loading';
 
   constructor(
     private readonly store: Store,
@@ -72,31 +75,46 @@ export class PlaceKeeper {
     return place ?? 'damaged';
   }
 
+  /** What was loaded has been applied. */
+  open(): void {
+    this.#state = 'open';
+    this.#writeLater();
+  }
+
   changed(): void {
-    if (this.#isClosed) return;
+    if (this.#state === 'closed') return;
     this.#isDirty = true;
-    this.#timer ??= setTimeout(() => {
-      this.#timer = undefined;
-      void this.flush();
-    }, this.intervalMs);
+    this.#writeLater();
   }
 
   /** Resolves when the store holds the present place. A store that is synchronous holds it at once. */
   async flush(): Promise<void> {
-    clearTimeout(this.#timer);
-    this.#timer = undefined;
-    while (this.#isDirty || this.#writing) {
-      this.#writing ??= this.#write().finally(() => {
-        this.#writing = undefined;
-      });
-      await this.#writing;
-    }
+    if (this.#state === 'loading') return;
+    // which may be of an older place
+    if (this.#writing) await this.#writing;
+    await (this.#isDirty ? this.#writeNow() : this.#writing);
   }
 
   /** The last flush. */
   close(): Promise<void> {
-    this.#isClosed = true;
-    return this.flush();
+    const flushed = this.flush();
+    this.#state = 'closed';
+    return flushed;
+  }
+
+  #writeLater(): void {
+    if (this.#state !== 'open' || !this.#isDirty || this.#writing) return;
+    this.#timer ??= setTimeout(() => void this.#writeNow(), this.intervalMs);
+  }
+
+  #writeNow(): Promise<void> {
+    clearTimeout(this.#timer);
+    this.#timer = undefined;
+    this.#writing ??= this.#write().finally(() => {
+      this.#writing = undefined;
+      this.#writeLater();
+    });
+    return this.#writing;
   }
 
   async #write(): Promise<void> {

@@ -140,6 +140,7 @@ describe('a place', () => {
       () => ({ position: at(7), rooms }),
       (error) => expect.unreachable(error.message),
     );
+    keeper.open();
     keeper.changed();
     await keeper.flush();
     expect(await keeper.load()).toEqual({ position: at(7), rooms });
@@ -163,6 +164,7 @@ describe('a place', () => {
         () => ({ position, rooms: new Map() }),
         () => {},
       );
+      keeper.open();
       for (let n = 1; n <= 5; n++) {
         position = at(n);
         keeper.changed();
@@ -188,6 +190,55 @@ describe('a place', () => {
     }
   });
 
+  test('that changes all the time is not written back to back, however long a write takes', async () => {
+    vi.useFakeTimers();
+    try {
+      const savedAt: number[] = [];
+      const save = (): Promise<void> => {
+        savedAt.push(Date.now() - startedAt);
+        return new Promise((resolve) => setTimeout(resolve, 250));
+      };
+      const place = () => ({ position: undefined, rooms: new Map() });
+      const keeper = new PlaceKeeper({ load: () => undefined, save }, 100, place, () => {});
+      keeper.open();
+      const startedAt = Date.now();
+      for (let ms = 0; ms < 1400; ms += 10) {
+        keeper.changed();
+        await vi.advanceTimersByTimeAsync(10);
+      }
+      expect(savedAt).toEqual([100, 450, 800, 1150]);
+      const closing = keeper.close();
+      await vi.advanceTimersByTimeAsync(250);
+      await closing;
+      expect(savedAt).toEqual([100, 450, 800, 1150, 1400]);
+      expect(vi.getTimerCount()).toBe(0);
+    } finally {
+      vi.useRealTimers();
+    }
+  });
+
+  test('is not written before the one that is there was read', async () => {
+    vi.useFakeTimers();
+    try {
+      const saved: string[] = [];
+      const store = { load: () => undefined, save: (text: string) => void saved.push(text) };
+      const place = () => ({ position: at(1), rooms: new Map() });
+      const [opened, closed] = [0, 1].map(() => new PlaceKeeper(store, 10, place, () => {})) as [
+        PlaceKeeper,
+        PlaceKeeper,
+      ];
+      for (const keeper of [opened, closed]) keeper.changed();
+      await vi.advanceTimersByTimeAsync(1000);
+      await closed.close();
+      expect(saved).toEqual([]);
+      opened.open();
+      await vi.advanceTimersByTimeAsync(10);
+      expect(saved).toHaveLength(1);
+    } finally {
+      vi.useRealTimers();
+    }
+  });
+
   test('a store that throws at once ends a flush too', async () => {
     const told: string[] = [];
     const save = (): void => {
@@ -199,6 +250,7 @@ describe('a place', () => {
       () => ({ position: undefined, rooms: new Map() }),
       ({ code }) => told.push(code),
     );
+    keeper.open();
     for (const _ of [1, 2]) {
       keeper.changed();
       await keeper.flush();

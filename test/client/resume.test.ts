@@ -358,6 +358,21 @@ test('a store that fails is told once, and the client goes on', async () => {
   expect(errors).toMatchObject([{ code: 'internal', message: 'the place cannot be stored' }]);
 });
 
+test('what is subscribed, left and closed before a store was read leaves it as it was', async () => {
+  const before = JSON.stringify({ v: 1, position: null, rooms: { kept: null } });
+  let text = before;
+  const store = {
+    load: async () => text,
+    save: (next: string) => {
+      text = next;
+    },
+  };
+  const { client } = open(stack.pod(0).url, { store });
+  void client.subscribe(someone('room')).unsubscribe();
+  await client.close();
+  expect(text).toBe(before);
+});
+
 test('a program that is killed again and again handles everything in order, and again only what it had just handled', async () => {
   const room = someone('room');
   const args = [CHILD, stack.pod(0).url, await token({ sub: someone(), caps: ALL_CAPS }), join(dir, 'place'), room];
