@@ -260,8 +260,8 @@ export class Client<Events extends EventMap = EventMap> implements AsyncDisposab
   /** Where an earlier run was. */
   #recall(room: Room<Events>): void {
     const from = this.#remembered.get(room.name);
-    if (from === undefined || room.from !== undefined) return;
     this.#remembered.delete(room.name);
+    if (from === undefined || room.from !== undefined) return;
     if (this.#missed.delete(room.name)) this.#resync('lost');
     else room.catchUp(from, from);
   }

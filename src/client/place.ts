@@ -3,19 +3,22 @@ import { parsePosition } from '../wire/position.js';
 import type { Store } from './stores.js';
 
 const VERSION = 1;
-/** As many as a socket may have. */
 const MAX_ROOMS = 1000;
 
 /** How far the application has got: what a client goes on from after its own restart. */
 export interface Place {
   /** Up to here everything of every room was handled, but of those below. */
   readonly position: string | undefined;
-  /** Rooms that were subscribed; a text: this one was handled up to there, before or behind `position`. */
+  /**
+   * Rooms that were subscribed, those of earlier runs first; a text: this one was handled up to there, before or behind
+   * `position`. Of more than 1,000 the last are kept.
+   */
   readonly rooms: ReadonlyMap<string, string | null>;
 }
 
 function formatPlace({ position, rooms }: Place): string {
-  return JSON.stringify({ v: VERSION, position: position ?? null, rooms: Object.fromEntries(rooms) });
+  const kept = Object.fromEntries([...rooms].slice(-MAX_ROOMS));
+  return JSON.stringify({ v: VERSION, position: position ?? null, rooms: kept });
 }
 
 /** `undefined` for what no version of this wrote whole. */

@@ -119,8 +119,24 @@ describe('a place', () => {
     expect(parsePlace(text)).toBeUndefined();
   });
 
-  test('has at most 1,000 rooms', () => {
+  test('has at most 1,000 rooms, and of more the last are written', async () => {
     expect(parsePlace(tooMany)).toBeUndefined();
+    let text = '';
+    const save = (next: string): void => {
+      text = next;
+    };
+    const rooms = new Map(Array.from({ length: 1003 }, (_, n) => [`room-${n}`, null]));
+    const keeper = new PlaceKeeper(
+      { load: () => text, save },
+      0,
+      () => ({ position: at(1), rooms }),
+      () => {},
+    );
+    keeper.open();
+    keeper.changed();
+    await keeper.flush();
+    const kept = [...(parsePlace(text)?.rooms.keys() ?? [])];
+    expect([kept.length, kept[0], kept.at(-1)]).toEqual([1000, 'room-3', 'room-1002']);
   });
 
   test('is read as it was written', async () => {
