@@ -237,9 +237,9 @@ export class Connection {
 
   /** A refusal of the token is final only if there is no other: the next try asks for it. */
   #judge(error: RelayError, isRetryable: boolean): Ended {
-    const isOfToken = error.code === 'token_expired' || error.code === 'unauthorized';
-    if (isOfToken) this.#tokens.refuse(error);
-    return { error, isFatal: isOfToken ? this.#tokens.isOnly : !isRetryable };
+    if (!isOfToken(error)) return { error, isFatal: !isRetryable };
+    this.#tokens.refuse(this.#token, error);
+    return { error, isFatal: this.#tokens.isOnly };
   }
 
   // --- what the relay says
@@ -282,10 +282,11 @@ export class Connection {
 
   async #renew(tries: number): Promise<void> {
     const session = this.#session;
-    let error: RelayError | undefined;
+    const isOver = (): boolean => session !== this.#session || this.#stop.signal.aborted;
+    let token: string | undefined;
     try {
-      const token = await abortable(this.#tokens.next(), this.#stop.signal, () => this.closedError());
-      if (session !== this.#session) return;
+      token = await abortable(this.#tokens.next(), this.#stop.signal, () => this.closedError());
+      if (isOver()) return;
       if (token !== this.#token) {
         await this.request('auth-refresh', { token }, this.options.connectTimeoutMs);
         const hasChanged = permissionsOf(token) === undefined || permissionsOf(token) !== permissionsOf(this.#token);
@@ -295,10 +296,15 @@ export class Connection {
         return this.#renewLater(Math.max(RENEW_RETRY_MS, this.#tokens.renewInMs ?? MAX_TIMER_MS));
       }
     } catch (cause) {
-      error = cause instanceof RelayError ? cause : new RelayError('unavailable', 'the token cannot be had', { cause });
+      const error =
+        cause instanceof RelayError ? cause : new RelayError('unavailable', 'the token cannot be had', { cause });
+      if (token !== undefined && isOfToken(error)) this.#tokens.refuse(token, error);
+      if (isOver()) return;
+      const isFinal = token === undefined && !error.retryable && !this.#tokens.isRefusal(error);
+      if (isFinal) return this.#ended?.({ error, isFatal: true });
+      this.hooks.onError(error);
     }
-    if (session !== this.#session || this.#stop.signal.aborted) return;
-    if (error) this.hooks.onError(error);
+    if (isOver()) return;
     // the old one still holds; when it ends the relay says so, and the next connect asks again
     const waitMs = Math.min(RENEW_RETRY_CAP_MS, RENEW_RETRY_MS * 2 ** tries);
     this.#renewLater(waitMs, tries + 1);
@@ -324,4 +330,8 @@ export class Connection {
     for (const timer of this.#timers) clearTimeout(timer);
     this.#timers.clear();
   }
+}
+
+function isOfToken({ code }: RelayError): boolean {
+  return code === 'token_expired' || code === 'unauthorized';
 }

@@ -8,7 +8,7 @@ export interface ClientOptions {
   readonly url: string;
   /**
    * A JWT, or what gives one. A function is asked again before the token ends and after a refusal; what it throws is told by
-   * `error` and it is asked again, unless it is a `RelayError('unauthorized')`, which closes the client.
+   * `error` and it is asked again, unless it is a `RelayError` that is not `retryable` (`unauthorized`), which closes the client.
    */
   readonly token: Token;
   /** Where the place is kept over a restart of this program; default: nowhere. */

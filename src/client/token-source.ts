@@ -12,17 +12,15 @@ interface Claims {
 const MAX_MARGIN_MS = 60_000;
 /** A clock that is further from the issuer's is wrong, and only the token's own span counts. */
 const MAX_SKEW_MS = 60_000;
+const MAX_REFUSED = 8;
 
-/** The token at hand, and when the next one is wanted. Nothing is verified here; what was refused is never sent again. */
+/** The token at hand, and when the next one is wanted. Nothing is verified here; the last that were refused are not sent again. */
 export class TokenSource {
   #token: string | undefined;
   /** `performance.now()` when it ends. */
   #endsAt = Number.POSITIVE_INFINITY;
   #lifeMs = Number.POSITIVE_INFINITY;
-  readonly #refused: { token: string | undefined; error: RelayError | undefined } = {
-    token: undefined,
-    error: undefined,
-  };
+  readonly #refused = new Map<string, RelayError>();
 
   constructor(private readonly source: Token) {}
 
@@ -31,17 +29,25 @@ export class TokenSource {
     return typeof this.source === 'string';
   }
 
-  /** @throws {RelayError} why the only token that there is was refused; `unauthorized` when there is none */
+  /** @throws {RelayError} why the only token that there is was refused; `unauthorized` when there is none; see `next` */
   async get(): Promise<string> {
     const isGood = this.#token !== undefined && performance.now() < this.#endsAt;
     return isGood ? (this.#token as string) : this.fetch();
   }
 
-  /** Another one, which becomes the one at hand by `accept`. */
+  /**
+   * Another one, which becomes the one at hand by `accept`.
+   *
+   * @throws {RelayError} what it was refused with; `unavailable` for one of a function's that had expired, as it may keep a
+   * token for a while
+   */
   async next(): Promise<string> {
     const token = typeof this.source === 'string' ? this.source : await this.source();
     if (typeof token !== 'string' || token === '') throw new RelayError('unauthorized', 'Missing authentication token');
-    if (token === this.#refused.token) throw this.#refused.error;
+    const refusal = this.#refused.get(token);
+    if (refusal?.code === 'token_expired' && !this.isOnly)
+      throw new RelayError('unavailable', 'the token that is given has expired', { cause: refusal });
+    if (refusal) throw refusal;
     return token;
   }
 
@@ -59,10 +65,15 @@ export class TokenSource {
   }
 
   /** The relay doesn't take it, or not any longer. */
-  refuse(error: RelayError): void {
-    this.#refused.token = this.#token;
-    this.#refused.error = error;
-    this.#token = undefined;
+  refuse(token: string, error: RelayError): void {
+    this.#refused.set(token, error);
+    if (this.#refused.size > MAX_REFUSED) this.#refused.delete(this.#refused.keys().next().value as string);
+    if (token === this.#token) this.#token = undefined;
+  }
+
+  /** What the relay said of a token, and not the one who gives it. */
+  isRefusal(error: RelayError): boolean {
+    return [...this.#refused.values()].includes(error);
   }
 
   /** How long until the next one should be fetched; `undefined`: there is none to be had, or no need. */

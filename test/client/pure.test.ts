@@ -323,15 +323,26 @@ describe('a token source', () => {
     }
   });
 
-  test('keeps the token at hand while it is good, and never gives a refused one again', async () => {
+  test('keeps the token at hand while it is good, and gives no refused one again', async () => {
     let asked = 0;
     const source = new TokenSource(() => jwt({ n: asked++ > 1 ? 2 : 1 }));
     expect(await source.get()).toBe(await source.get());
     expect(asked).toBe(1);
     const error = new RelayError('unauthorized');
-    source.refuse(error);
+    source.refuse(jwt({ n: 1 }), error);
     await expect(source.get()).rejects.toBe(error);
+    expect(source.isRefusal(error)).toBe(true);
     expect(await source.get()).toBe(jwt({ n: 2 }));
+    source.refuse(jwt({ n: 3 }), error);
+    expect(await source.get()).toBe(jwt({ n: 2 }));
+  });
+
+  test('of a function that gives what had expired may be asked again, one that is a text may not', async () => {
+    const error = new RelayError('token_expired');
+    const [text, given] = [jwt({}), () => jwt({})].map((token) => new TokenSource(token)) as [TokenSource, TokenSource];
+    for (const source of [text, given]) source.refuse(jwt({}), error);
+    await expect(text.get()).rejects.toBe(error);
+    await expect(given.get()).rejects.toMatchObject({ code: 'unavailable', retryable: true, cause: error });
   });
 
   test.each(['', 'x', 'a.b.c', 'e30.bnVsbA.x', `${'x'.repeat(20)}.!!.`])('reads nothing from %j', (token) => {

@@ -93,6 +93,58 @@ test.concurrent.each([
   await client.close();
 });
 
+test.concurrent('a function that gives again what had expired is asked until it gives another', async () => {
+  const sub = someone();
+  const expired = await token({ sub, ttlSeconds: -60 });
+  let given = 0;
+  const { client, errors, states } = open(stack.pod(0).url, {
+    token: () => (++given < 4 ? expired : token({ sub })),
+    reconnectDelayMs: 10,
+  });
+  await using _ = client;
+  await client.live();
+  expect({ given, states }).toEqual({ given: 4, states: ['connecting', 'connecting', 'connecting', 'live'] });
+  expect(errors).toMatchObject(
+    [1, 2].map(() => ({ code: 'unavailable', cause: { cause: { code: 'token_expired' } } })),
+  );
+});
+
+test.concurrent('a token that is refused when it should replace another is not sent again, and the one that holds is used up', async () => {
+  const sub = someone();
+  let given = 0;
+  const { client, errors, states } = open(stack.pod(0).url, {
+    token: () => {
+      given++;
+      if (given === 1) return token({ sub, ttlSeconds: 7 });
+      return given < 4 ? 'no.token.at-all' : token({ sub });
+    },
+  });
+  await using _ = client;
+  const { asked } = watch(client);
+  await client.live();
+  await eventually(() => states.length === 3, { withinMs: 15_000 });
+  expect({ given, asked, states }).toEqual({
+    given: 4,
+    asked: ['auth-refresh'],
+    states: ['live', 'connecting', 'live'],
+  });
+  expect(errors).toMatchObject([{ code: 'unauthorized' }, { code: 'unauthorized' }]);
+});
+
+test.concurrent('who signs out closes the client before the token ends', async () => {
+  const sub = someone();
+  let given = 0;
+  const { client, errors, states } = open(stack.pod(0).url, {
+    token: () => {
+      if (given++ > 0) throw new RelayError('unauthorized', 'signed out');
+      return token({ sub, ttlSeconds: 5 });
+    },
+  });
+  await eventually(() => client.status.state === 'closed', { withinMs: 10_000 });
+  expect(client.status).toMatchObject({ error: { code: 'unauthorized', message: 'signed out' } });
+  expect({ errors, states }).toEqual({ errors: [], states: ['live', 'closed'] });
+});
+
 test.concurrent('a function that gives the refused token again closes the client, and so does one that says unauthorized', async () => {
   const same = open(stack.pod(0).url, { token: () => 'no.token.at-all' }).client;
   await expect(same.live()).rejects.toMatchObject({ code: 'unauthorized' });
