@@ -116,7 +116,8 @@ export class Client<Events extends EventMap = EventMap> implements AsyncDisposab
   }
 
   /**
-   * Resolves when the client is connected and its rooms are subscribed.
+   * Resolves when the client is connected and its rooms are subscribed; or is `lagging`, when rooms may wait for their
+   * consumers to take what there is.
    *
    * @throws {RelayError} what it was closed with; `cancelled`
    */
@@ -290,10 +291,10 @@ export class Client<Events extends EventMap = EventMap> implements AsyncDisposab
     if (!this.#closed) await this.#membership.removed(room.name);
   }
 
-  /** A consumer has taken one more. What was left in the log is fetched when all buffers are half empty. */
+  /** A consumer has taken one more, or is gone. What was left in the log is fetched when all buffers have space. */
   #taken(): void {
     if (!this.#intake.isLagging || !this.#connection.isConnected) return;
-    for (const room of this.#rooms.values()) if (!room.isHalfEmpty) return;
+    for (const room of this.#rooms.values()) if (!room.hasSpace) return;
     this.#connection.reconnect(new RelayError('slow_consumer'));
   }
 

@@ -40,7 +40,7 @@ export interface Resync {
  * - `connecting`: for the first time or again; `error` says what ended the last try. It goes on by itself.
  * - `live`: connected, and all rooms subscribed.
  * - `lagging`: connected, but a consumer of `room` has a full buffer. What it can't take stays in the log and is fetched when
- *   its buffer is half empty.
+ *   its buffer is half empty, or empty if it is in a catch-up.
  * - `closed`: for good, by `close()`, or with an `error` that another try can't change.
  */
 export type Status =

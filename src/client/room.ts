@@ -43,8 +43,10 @@ export class Room<Events extends EventMap> {
     return false;
   }
 
-  get isHalfEmpty(): boolean {
-    for (const { buffered, bufferSize } of this.subscriptions) if (buffered > bufferSize / 2) return false;
+  /** Worth coming back for: half of its buffers; all of them for a replay that was cut, as that begins anew each time. */
+  get hasSpace(): boolean {
+    const share = this.isCut ? 0 : 0.5;
+    for (const { buffered, bufferSize } of this.subscriptions) if (buffered > bufferSize * share) return false;
     return true;
   }
 

@@ -227,6 +227,26 @@ test('history that is longer than the buffer comes whole too', async () => {
   expect(most).toBeLessThanOrEqual(10);
 });
 
+test('a history that is longer than the buffer is begun anew only when the buffer is empty', async () => {
+  const room = someone('room');
+  const [first] = await publish(stack.pod(1), room, numbers(0, 30));
+  await using client = open(stack.pod(0).url, { bufferSize: 10 }).client;
+  const subscription = client.subscribe(room, { from: first });
+  const seen: unknown[] = [];
+  const take = async (count: number): Promise<void> => {
+    for (let n = 0; n < count; n++) seen.push((await subscription.next()).value?.data);
+  };
+  for (const _ of [1, 2]) {
+    await eventually(() => client.status.state === 'lagging' && subscription.buffered === 10);
+    await take(9);
+    expect(client.socket.connected).toBe(true);
+    await take(1);
+    expect(client.socket.connected).toBe(false);
+  }
+  await take(10);
+  expect(seen).toEqual(numbers(1, 30));
+});
+
 test('a handler that throws is told, and the next event comes', async () => {
   const room = someone('room');
   const { client, errors } = open(stack.pod(0).url);
