@@ -18,8 +18,8 @@ import { Subscription } from './subscription.js';
 /** Within half of the relay's window for ids. */
 const MAX_PUBLISH_MS = 60_000;
 const MAX_PUBLISHING = 1000;
-/** The relay's limit. */
-const MAX_ROOMS = 1000;
+/** Of the relay's 1,000 a socket has up to three of its own: its user's, tenant's and device's. */
+const MAX_ROOMS = 997;
 
 export interface SubscribeOptions<Events extends EventMap> {
   /** Called for one event after the other, the next when its promise has settled. Without it, use `for await`. */
@@ -92,7 +92,8 @@ export class Client<Events extends EventMap = EventMap> implements AsyncDisposab
       place: () => ({ received: this.#intake.received, handled: this.#progress.position }),
       onChange: changed,
       onResync: resync,
-      onRefused: tell,
+      onError: tell,
+      onGone: () => this.#taken(),
     });
     const { signal } = options;
     if (signal?.aborted) void this.close();

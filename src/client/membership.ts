@@ -11,6 +11,8 @@ const ANSWER_MS = 60_000;
 const AT_ONCE = 64;
 const BACKOFF_BASE_MS = 200;
 const BACKOFF_CAP_MS = 5000;
+/** What holds for the room as long as token and name are the same. Anything else, a fault of the relay's too, may pass. */
+const FINAL: ReadonlySet<string> = new Set(['permission_denied', 'bad_request']);
 
 type Answer = Readonly<Record<string, unknown>>;
 
@@ -23,7 +25,9 @@ export interface MembershipOptions<Events extends EventMap> {
   /** What the store says of the rooms has changed. */
   readonly onChange: () => void;
   readonly onResync: (reason: 'gap' | 'lost') => void;
-  readonly onRefused: (error: RelayError) => void;
+  readonly onError: (error: RelayError) => void;
+  /** A room is gone: it takes nothing any more that others would have to wait for. */
+  readonly onGone: () => void;
 }
 
 /** Sees to it that the relay has the rooms that are subscribed, and no others, on every connection. */
@@ -99,7 +103,7 @@ export class Membership<Events extends EventMap> {
   }
 
   async #subscribe(room: Room<Events>): Promise<void> {
-    const { rooms, onChange, onResync, onRefused } = this.options;
+    const { rooms, onChange, onResync, onError, onGone } = this.options;
     const isWanted = (): boolean => rooms.get(room.name) === room && !room.isJoined;
     try {
       if (room.isStale && !(await this.#ask('unsubscribe', { room: room.name }, isWanted))) return;
@@ -126,7 +130,8 @@ export class Membership<Events extends EventMap> {
       rooms.delete(room.name);
       room.end({ error, isHandled: true }, error);
       onChange();
-      onRefused(error);
+      onError(error);
+      onGone();
     }
   }
 
@@ -136,7 +141,7 @@ export class Membership<Events extends EventMap> {
    * @returns `undefined` when it is no longer wanted, or the connection is another
    */
   async #ask(command: string, payload: object, isWanted: () => boolean): Promise<Answer | undefined> {
-    const { connection, signal } = this.options;
+    const { connection, signal, onError } = this.options;
     const { session } = connection;
     const isStill = (): boolean => session === connection.session && connection.isConnected && isWanted();
     for (let tries = 0; isStill(); tries++) {
@@ -146,7 +151,8 @@ export class Membership<Events extends EventMap> {
       } catch (cause) {
         const error = cause as RelayError;
         if (!isStill()) return undefined;
-        if (!error.retryable) throw error;
+        if (FINAL.has(error.code)) throw error;
+        if (!error.retryable && tries === 0) onError(error);
         // no answer on a living connection: what the relay makes of it can't be known, so the connection is given up
         if (error.cause !== undefined) {
           connection.reconnect(error);

@@ -1,3 +1,5 @@
+import type { AddressInfo } from 'node:net';
+import { Server } from 'socket.io';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Client, createClient, RelayError, type RelayEvent } from '../../src/client/index.js';
 import { publish, type Stack, startStack } from '../gateway/fixture.js';
@@ -178,6 +180,39 @@ test('refusals are typed, and are not repeated', async () => {
   await expect(subscription.next()).rejects.toMatchObject({ code: 'permission_denied' });
   expect(errors.map(({ code }) => code)).toEqual(['permission_denied']);
   expect(client.status.state).toBe('live');
+});
+
+test('a subscribe that fails by a fault of the relay is told, and repeated until it is taken', async () => {
+  const relay = new Server(0);
+  let asked = 0;
+  relay.on('connection', (socket) => {
+    socket.on('subscribe', (_, ack) =>
+      ack(
+        ++asked < 3
+          ? { ok: false, error: 'Internal error', code: 'internal', retryable: false }
+          : { ok: true, position: 'X2r:0:1-1', recovered: true },
+      ),
+    );
+  });
+  const { port } = relay.httpServer.address() as AddressInfo;
+  const { client, errors } = open(`http://127.0.0.1:${port}`);
+  await client.subscribe('room').ready;
+  await client.live();
+  expect(asked).toBe(3);
+  expect(errors).toMatchObject([{ code: 'internal' }]);
+  await client.close();
+  await relay.close();
+});
+
+test('a client has at most 997 rooms, which are as many as the relay takes beside the own ones of a device', async () => {
+  const { client, errors } = open(stack.pod(0).url, { token: tokens({ device: 'd' }) });
+  await using _ = client;
+  for (const room of numbers(1, 997)) client.subscribe(`of-many-${room}`);
+  expect(() => client.subscribe('one-more')).toThrow('at most 997 rooms');
+  await eventually(() => client.status.state === 'live', { withinMs: 30_000 });
+  expect(errors).toEqual([]);
+  const answer = await client.socket.emitWithAck('subscribe', { room: 'one-more' });
+  expect(answer).toMatchObject({ ok: false, code: 'bad_request' });
 });
 
 test('options are checked at once', () => {

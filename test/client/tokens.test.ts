@@ -163,6 +163,29 @@ test.concurrent('a request that another token cannot mend closes the client', as
   });
 });
 
+test.concurrent('a room that is refused while the client waits for its consumer makes nobody wait any more', async () => {
+  const [sub, kept, lost] = [someone(), someone('kept'), someone('lost')];
+  let given = 0;
+  const { client, states } = open(stack.pod(0).url, {
+    token: () =>
+      given++ === 0
+        ? token({ sub, caps: { subscribe: [kept, lost] }, ttlSeconds: 4 })
+        : token({ sub, caps: { subscribe: [kept] } }),
+    bufferSize: 2,
+  });
+  await using _ = client;
+  const [stays, goes] = [collect(client, kept), client.subscribe(lost)];
+  await client.live();
+  await publish(stack.pod(0), lost, [1, 2, 3]);
+  await eventually(() => client.status.state === 'lagging');
+  await eventually(() => states.at(-1) === 'live', { withinMs: 10_000 });
+  await expect(goes.ready).resolves.toBeUndefined();
+  await expect(goes.next()).rejects.toMatchObject({ code: 'permission_denied' });
+  await publish(stack.pod(0), kept, [4]);
+  await eventually(() => stays.events.length === 1);
+  expect(stays.data()).toEqual([4]);
+});
+
 test.concurrent('a room that the next token does not allow is told, not left in silence', async () => {
   const [sub, kept, lost] = [someone(), someone('kept'), someone('lost')];
   let given = 0;
