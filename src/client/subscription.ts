@@ -12,7 +12,8 @@ interface Item<Event> {
 
 /**
  * What a room brings from now on, in order: give a handler to `subscribe`, or read it by `for await`. An event is handled when
- * the handler's promise has settled, or when the loop asks for the next one; only then the client's place moves past it.
+ * the handler's promise has settled, or when the loop asks for the next one or unsubscribes; only then the client's place moves
+ * past it.
  *
  * The buffer in between is bounded (`bufferSize`). A consumer that is slower than its room misses nothing: see `lagging`.
  * Leaving the loop by `break` unsubscribes.
@@ -22,7 +23,9 @@ export class Subscription<Events extends EventMap = EventMap>
 {
   readonly #items: Item<RelayEvent<Events>>[] = [];
   #events = 0;
-  #inHand: (() => void) | undefined;
+  /** Given, and not handled yet: more than one only for who asks for several at once. */
+  #inHand: (() => void)[] = [];
+  #asked: Promise<unknown> = Promise.resolve();
   #wake: (() => void) | undefined;
   #end: { readonly error?: RelayError } | undefined;
   readonly #ready = defer<void>();
@@ -60,24 +63,11 @@ export class Subscription<Events extends EventMap = EventMap>
     return this;
   }
 
-  async next(): Promise<IteratorResult<RelayEvent<Events>>> {
+  next(): Promise<IteratorResult<RelayEvent<Events>>> {
     this.#handled();
-    for (;;) {
-      const item = this.#items.shift();
-      if (item?.event) {
-        this.#events--;
-        this.#inHand = item.done;
-        this.hooks.onTaken();
-        return { done: false, value: item.event };
-      }
-      if (item) item.done();
-      else if (this.#end?.error) throw this.#end.error;
-      else if (this.#end) return { done: true, value: undefined };
-      else
-        await new Promise<void>((resolve) => {
-          this.#wake = resolve;
-        });
-    }
+    const answer = this.#asked.then(() => this.#take());
+    this.#asked = answer.catch(() => {});
+    return answer;
   }
 
   async return(): Promise<IteratorResult<RelayEvent<Events>>> {
@@ -110,13 +100,33 @@ export class Subscription<Events extends EventMap = EventMap>
     this.#ready.reject(how.error ?? early);
     const rest = this.#items.splice(0);
     this.#events = 0;
-    if (how.isHandled) for (const { done } of rest) done();
+    if (how.isHandled) {
+      this.#handled();
+      for (const { done } of rest) done();
+    }
     this.#wake?.();
   }
 
+  async #take(): Promise<IteratorResult<RelayEvent<Events>>> {
+    for (;;) {
+      const item = this.#items.shift();
+      if (item?.event) {
+        this.#events--;
+        this.#inHand.push(item.done);
+        this.hooks.onTaken();
+        return { done: false, value: item.event };
+      }
+      if (item) item.done();
+      else if (this.#end?.error) throw this.#end.error;
+      else if (this.#end) return { done: true, value: undefined };
+      else
+        await new Promise<void>((resolve) => {
+          this.#wake = resolve;
+        });
+    }
+  }
+
   #handled(): void {
-    const done = this.#inHand;
-    this.#inHand = undefined;
-    done?.();
+    for (const done of this.#inHand.splice(0)) done();
   }
 }

@@ -413,6 +413,36 @@ describe('a subscription', () => {
     expect((await next).value?.data).toBe(2);
   });
 
+  test('that ends when an event was given is done with it, if nobody wants it any more', async () => {
+    for (const isHandled of [true, false]) {
+      const subscription = make();
+      let done = 0;
+      subscription.push(event(1), () => done++);
+      await subscription.next();
+      subscription.end({ isHandled }, new RelayError('cancelled'));
+      expect(done).toBe(isHandled ? 1 : 0);
+    }
+  });
+
+  test('answers whoever asks for several at once, in order, and is done with none of them before the next is asked for', async () => {
+    const subscription = make();
+    const done: number[] = [];
+    const push = (n: number): void => subscription.push(event(n), () => done.push(n));
+    const asked = [subscription.next(), subscription.next()];
+    await Promise.resolve();
+    for (const n of [1, 2, 3]) push(n);
+    asked.push(subscription.next());
+    expect((await Promise.all(asked)).map(({ value }) => value?.data)).toEqual([1, 2, 3]);
+    expect(done).toEqual([]);
+    const last = [subscription.next(), subscription.next()];
+    expect(done).toEqual([1, 2, 3]);
+    subscription.end({ isHandled: true }, new RelayError('cancelled'));
+    expect(await Promise.all(last)).toEqual([
+      { done: true, value: undefined },
+      { done: true, value: undefined },
+    ]);
+  });
+
   test('that ends gives nothing any more, and is done with what it held only if nobody wants it', async () => {
     for (const isHandled of [true, false]) {
       const subscription = make();

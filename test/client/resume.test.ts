@@ -294,6 +294,20 @@ test('a place does not pass what a handler has not finished', async () => {
   expect(again.data()).toEqual([1, 2]);
 });
 
+test('a place goes on when a room was left with an event in hand', async () => {
+  const [once, room] = [someone('once'), someone('room')];
+  const store = memoryStore();
+  await using client = open(stack.pod(0).url, { store }).client;
+  const [subscription, got] = [client.subscribe(once), collect(client, room)];
+  await client.live();
+  await publish(stack.pod(1), once, [1]);
+  expect((await subscription.next()).value?.data).toBe(1);
+  await subscription.unsubscribe();
+  const [position] = await publish(stack.pod(1), room, [2]);
+  await eventually(() => got.events.length === 1);
+  await eventually(async () => JSON.parse((await store.load()) ?? '{}').position === position);
+});
+
 test('a room that is unsubscribed is forgotten, one that is subscribed late is not', async () => {
   const [left, late] = [someone('left'), someone('late')];
   const store = memoryStore();
