@@ -29,7 +29,10 @@ export interface ClientOptions {
    */
   readonly reconnectDelayMs?: number;
   readonly reconnectDelayMaxMs?: number;
-  /** Events that are remembered to know what comes twice after a failover; default 10,000. */
+  /**
+   * Events that are remembered to know what comes twice, after a failover or where a room's catch-up meets what the client had
+   * missed; default 10,000, at least 1,000.
+   */
   readonly rememberedEvents?: number;
   /** Closes the client. */
   readonly signal?: AbortSignal;
@@ -56,7 +59,7 @@ export function settle(options: ClientOptions): Settings {
     connectTimeoutMs: wholeNumber('connectTimeoutMs', options.connectTimeoutMs ?? 20_000, 1),
     reconnectDelayMs: wholeNumber('reconnectDelayMs', options.reconnectDelayMs ?? 500, 1),
     reconnectDelayMaxMs: wholeNumber('reconnectDelayMaxMs', options.reconnectDelayMaxMs ?? 20_000, 1),
-    rememberedEvents: wholeNumber('rememberedEvents', options.rememberedEvents ?? 10_000, 0),
+    rememberedEvents: wholeNumber('rememberedEvents', options.rememberedEvents ?? 10_000, 1000),
     socketOptions: options.socketOptions ?? {},
   });
 }

@@ -221,6 +221,7 @@ test('options are checked at once', () => {
   expect(bad({ url: 'relay' })).toThrow('url:');
   expect(bad({ token: '' })).toThrow('token:');
   expect(bad({ bufferSize: 0 })).toThrow('bufferSize: wants a whole number from 1');
+  expect(bad({ rememberedEvents: 999 })).toThrow('rememberedEvents: wants a whole number from 1000');
 });
 
 test('a consumer that is slow gets everything, once and in order, through a buffer that stays small', async () => {

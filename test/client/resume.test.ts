@@ -1,4 +1,4 @@
-import { mkdtemp, readFile, rm, stat, writeFile } from 'node:fs/promises';
+import { mkdtemp, readdir, readFile, rm, stat, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -360,6 +360,17 @@ test('a damaged file is told as lost, and is whole again afterwards', async () =
   await client.close();
   expect(JSON.parse(await readFile(path, 'utf8'))).toMatchObject({ v: 1, position: got.events[0]?.position });
   expect((await stat(path)).mode & 0o777).toBe(0o600);
+});
+
+test('what a kill left of a write is overwritten, not left beside the file', async () => {
+  const folder = await mkdtemp(join(dir, 'drafts-'));
+  const path = join(folder, 'place');
+  const store = fileStore(path);
+  await store.save('the first');
+  await writeFile(`${path}.draft`, 'x'.repeat(1000));
+  await store.save('next');
+  expect(await store.load()).toBe('next');
+  expect(await readdir(folder)).toEqual(['place']);
 });
 
 test('a store that fails is told once, and the client goes on', async () => {
