@@ -23,6 +23,8 @@ interface Guest {
 interface OpenRequest {
   /** An old server's answer. */
   readonly onAnswer: (message: StreamsMessage) => void;
+  /** This server is being closed. */
+  readonly onStop: () => void;
   readonly timer: NodeJS.Timeout;
 }
 
@@ -70,8 +72,10 @@ export class StreamsRequests extends Service {
 
   protected async onStop(): Promise<void> {
     clearInterval(this.#heartbeat);
-    for (const { timer } of this.#open.values()) clearTimeout(timer);
-    this.#open.clear();
+    for (const [requestId, { onStop }] of [...this.#open]) {
+      this.#end(requestId);
+      onStop();
+    }
     this.#connection.close();
   }
 
@@ -107,7 +111,7 @@ export class StreamsRequests extends Service {
   /**
    * The answers of all old servers to a FETCH_SOCKETS or SERVER_SIDE_EMIT.
    *
-   * @throws {Error} when one of them doesn't answer in time
+   * @throws {Error} when one of them doesn't answer in time, or this server is closed before
    */
   async ask(namespace: string, type: MessageType, data: object, timeoutMs: number): Promise<StreamsMessage[]> {
     const requestId = randomBytes(8).toString('hex');
@@ -124,6 +128,7 @@ export class StreamsRequests extends Service {
         },
         onTimeout: () =>
           reject(new Error(`timeout reached: only ${answers.length} responses received out of ${expected}`)),
+        onStop: () => reject(new RelayError('shutting_down')),
       });
       this.#publish(namespace, type, { ...data, requestId }).then((receivers) => {
         expected = receivers;
@@ -161,7 +166,8 @@ export class StreamsRequests extends Service {
       if (type === MessageType.BROADCAST_CLIENT_COUNT) count(Number(answer.clientCount));
       else onAck(answer.packet);
     };
-    this.#await(requestId, timeoutMs, { onAnswer, onTimeout: () => this.#end(requestId) });
+    // whoever emitted has a time-out of its own
+    this.#await(requestId, timeoutMs, { onAnswer, onTimeout: () => this.#end(requestId), onStop: () => {} });
     const reached = await this.#publish(namespace, MessageType.BROADCAST, { ...data, requestId });
     for (let gone = reached; gone < counted; gone++) count(0);
   }
@@ -169,9 +175,9 @@ export class StreamsRequests extends Service {
   #await(
     requestId: string,
     timeoutMs: number,
-    { onAnswer, onTimeout }: { onAnswer: OpenRequest['onAnswer']; onTimeout: () => void },
+    { onTimeout, ...request }: Omit<OpenRequest, 'timer'> & { readonly onTimeout: () => void },
   ): void {
-    this.#open.set(requestId, { onAnswer, timer: setTimeout(onTimeout, timeoutMs) });
+    this.#open.set(requestId, { ...request, timer: setTimeout(onTimeout, timeoutMs) });
   }
 
   #end(requestId: string): void {

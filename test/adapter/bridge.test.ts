@@ -1,13 +1,15 @@
+import { once } from 'node:events';
 import { createServer } from 'node:http';
 import { Redis } from 'ioredis';
 import { Server } from 'socket.io';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { createAdapter } from '../../src/adapter/index.js';
 import { silentLogger } from '../../src/core/ports.js';
+import { within } from '../../src/core/sleep.js';
 import { eventually } from '../harness/poll.js';
 import { type RedisProcess, startRedis } from '../harness/redis.js';
 import { Deploy, faultsOf, type MixedServer, startDeploy } from './bridge-rig.js';
-import type { TestClient } from './rig.js';
+import { type TestClient, TestServer } from './rig.js';
 
 let redis: RedisProcess;
 let direct: Redis;
@@ -255,6 +257,23 @@ test('a server on a bridge ends when it is closed, and the next one carries at o
   await deploy.gathered([old]);
 });
 
+test('a question to an old server that hangs ends when the server that asked is closed', async () => {
+  await using deploy = new Deploy(redis.url);
+  await using server = await bridged(deploy);
+  const old = await deploy.add('old');
+  await eventually(async () => (await server.io.of('/').adapter.serverCount()) === 2, { what: 'the old server' });
+  old.pause();
+  const ear = direct.duplicate();
+  await ear.subscribe(`${deploy.oldStream}#/#`);
+  const isAsked = once(ear, 'message');
+  const asked = server.io.timeout(60_000).fetchSockets();
+  const ends = expect(within(8000, asked)).rejects.toThrow('shutting down');
+  await isAsked;
+  await server.stop();
+  await ends;
+  ear.disconnect();
+});
+
 test('a server on a bridge without Redis emits, asks and closes', async () => {
   const adapter = createAdapter(new Redis('redis://127.0.0.1:1', { lazyConnect: true }), {
     bridge: 'socket.io',
@@ -283,6 +302,18 @@ test('without the option nothing is written to the old stream, nor read from it'
   expect(a.values()).toEqual(['old']);
   expect(await direct.keys(`hf:${deploy.log}:{bridge}*`)).toEqual([]);
 });
+
+/** A new server in this process. */
+async function bridged({ oldStream, log }: Deploy): Promise<TestServer> {
+  const bridge = { streamName: oldStream, channelPrefix: oldStream };
+  const server = new TestServer(redis.url, { options: { streamName: log, bridge } });
+  await server.listen();
+  await eventually(() => server.logs.some(({ event }) => event === 'bridge_leads'), {
+    withinMs: 10_000,
+    what: 'the lease',
+  });
+  return server;
+}
 
 function oldEntry(nsp: string, data: object, type = 3): string[] {
   return ['uid', 'emitter', 'nsp', nsp, 'type', String(type), 'data', JSON.stringify(data)];
