@@ -28,6 +28,8 @@ const OLD_MS = 100_000;
 const FRESH_MS = 60_000;
 const BLOCK_MS = 1000;
 const READ_ENTRIES = 100;
+/** Of an old stream in a partition: more than its place can be behind. */
+const MAX_SEEN = 20 * READ_ENTRIES;
 /** In one script: their arguments are held by Redis at once. */
 const OUT_LIMITS = { entries: 200, bytes: 500_000 } as const;
 /** Of an entry that comes alone no notice is missed for longer. */
@@ -59,8 +61,10 @@ export class Bridge extends Service {
   readonly #reads: Connection;
   readonly #streams: readonly string[];
   readonly #stopping = new AbortController();
-  /** By old stream: the newest of its entries that this process has read in the log. */
-  readonly #seen = new Map<string, string>();
+  /** By partition and old stream: entries of the stream that this process has read in the log. */
+  readonly #seen = new Map<string, SeenEntries>();
+  /** By old stream: the last of them. */
+  readonly #lastSeen = new Map<string, string>();
   /** By partition: wakes whoever waits for entries of the log. */
   readonly #wakers = new Map<number, () => void>();
   #leading: Promise<void> = Promise.resolve();
@@ -114,9 +118,27 @@ export class Bridge extends Service {
   }
 
   /** An entry that came from an old stream was dispatched. */
-  saw({ id }: EntryHeader): void {
+  saw({ id, namespace }: EntryHeader): void {
+    const { log } = this.options;
     const [own = '', stream = this.#streams[0] as string] = id.split(' ');
-    this.#seen.set(stream, own);
+    this.#lastSeen.set(stream, own);
+    const partition = log.partitionOf(namespace);
+    const { epoch } = log.dispatched(partition);
+    const key = `${partition} ${stream}`;
+    let seen = this.#seen.get(key);
+    // of what an epoch lost nothing is in the log any more
+    if (seen?.epoch !== epoch) {
+      seen = { epoch, ids: new Set() };
+      this.#seen.set(key, seen);
+    }
+    seen.ids.add(own);
+    if (seen.ids.size > MAX_SEEN) seen.ids.delete(seen.ids.values().next().value as string);
+  }
+
+  /** One by one: when a partition, or a batch, was refused, a later entry may be in the log and an earlier one not. */
+  #hasSeen(partition: number, stream: string, id: string): boolean {
+    const seen = this.#seen.get(`${partition} ${stream}`);
+    return seen?.epoch === this.options.log.newest(partition).epoch && seen.ids.has(id);
   }
 
   /** What is in no log, straight to the old stream; at most once. */
@@ -180,7 +202,7 @@ export class Bridge extends Service {
   async #begin(oldMs: number | ''): Promise<string[]> {
     const { keys, log } = this.options;
     const newest = Array.from({ length: log.partitionCount }, (_, partition) => textOf(log.newest(partition)));
-    const seen = this.#streams.map((stream) => this.#seen.get(stream) ?? '0-0');
+    const seen = this.#streams.map((stream) => this.#lastSeen.get(stream) ?? '0-0');
     return (await this.#commands.run(
       BEGIN,
       [keys.bridgePlaces, ...this.#streams],
@@ -258,39 +280,47 @@ export class Bridge extends Service {
   /** Rejects when it isn't known that all of them are in the log. */
   async #takeIn(stream: string, entries: [string, string[]][]): Promise<void> {
     const { log, keys, onServerSideEmit } = this.options;
-    const appends: Promise<unknown>[] = [];
+    const appends: Promise<boolean>[] = [];
     const emits: StreamsMessage[] = [];
-    let skipped = 0;
+    let [carried, failed, skipped] = [0, 0, 0];
     for (const [id, fields] of entries) {
       const message = decodeFields(fields);
       if (message === 'own') continue;
       const request = message && requestOf(message, this.#streams.length > 1 ? `${id} ${stream}` : id);
-      if (request && message) appends.push(this.#append(log.partitionOf(message.nsp), stream, id, request));
-      else if (message?.type === MessageType.SERVER_SIDE_EMIT && message.data.requestId === undefined)
+      if (request && message) {
+        const partition = log.partitionOf(message.nsp);
+        if (this.#hasSeen(partition, stream, id)) carried++;
+        else appends.push(this.#append(partition, stream, id, request));
+      } else if (message?.type === MessageType.SERVER_SIDE_EMIT && message.data.requestId === undefined)
         emits.push(message);
       else skipped++;
     }
-    const outcomes = await Promise.allSettled(appends);
-    for (const outcome of outcomes) if (outcome.status === 'rejected') throw outcome.reason;
+    for (const outcome of await Promise.allSettled(appends)) {
+      if (outcome.status === 'rejected') throw outcome.reason;
+      if (outcome.value) carried++;
+      else failed++;
+    }
     const [ms, seq] = (entries.at(-1) as [string, string[]])[0].split('-') as [string, string];
     await this.#commands.run(IN, [keys.bridgePlaces], [`in:${stream}`, ms, seq, PLACES_MS]);
-    this.#count('in', 'carried', appends.length);
+    this.#count('in', 'carried', carried);
+    this.#count('in', 'failed', failed);
     this.#count('in', 'skipped', skipped);
     for (const { nsp, data } of emits) if (Array.isArray(data.packet)) onServerSideEmit(nsp, data.packet);
   }
 
-  async #append(partition: number, stream: string, id: string, request: AppendRequest): Promise<void> {
+  /** False: it is too large, and no try would bring it in. */
+  async #append(partition: number, stream: string, id: string, request: AppendRequest): Promise<boolean> {
     const { log } = this.options;
     try {
       await log.append(partition, { ...request, idempotency: { scope: `${CARRIED} ${stream}`, id } });
     } catch (error) {
       if (!(error instanceof RelayError)) throw error;
-      // no try would bring it in
-      if (error.code === 'payload_too_large') return this.#count('in', 'failed');
+      if (error.code === 'payload_too_large') return false;
+      if (error.code !== 'overloaded') throw error;
       // too many ids are remembered: what comes late is worse than what could come twice if this server died just now
-      if (error.code === 'overloaded') return void (await log.append(partition, request));
-      throw error;
+      await log.append(partition, request);
     }
+    return true;
   }
 
   // --- from the log to the old stream
@@ -379,6 +409,11 @@ function requestOf(message: StreamsMessage, id: string): AppendRequest | undefin
   } catch {
     return undefined;
   }
+}
+
+interface SeenEntries {
+  readonly epoch: string;
+  readonly ids: Set<string>;
 }
 
 interface Place {

@@ -1,6 +1,7 @@
 import { Redis } from 'ioredis';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { sleep } from '../../src/core/sleep.js';
+import { partitionOf } from '../../src/log/partition-of.js';
 import { Keys } from '../../src/redis/keys.js';
 import { eventually } from '../harness/poll.js';
 import { type RedisProcess, startRedis } from '../harness/redis.js';
@@ -114,7 +115,9 @@ describe('two old and two new servers, one fault after another', () => {
     await allCame(clients, ['g', 'h'], 500);
   });
 
-  test('a term begins behind what the log has, whatever became of places and ids', async () => {
+  test('what a new term reads again is not appended again, also when its ids are forgotten', async () => {
+    const keys = new Keys(`hf:${deploy.log}:`);
+    const place = (await direct.hget(keys.bridgePlaces, `in:${deploy.oldStream}`)) as string;
     const clients = await clientsOf([oldA, first]);
     const emitters = new Map([
       ['j', oldA],
@@ -122,11 +125,10 @@ describe('two old and two new servers, one fault after another', () => {
     ]);
     await traffic(emitters, 50, 1);
     await allCame(clients, ['j', 'k'], 50);
-    const keys = new Keys(`hf:${deploy.log}:`);
     const before = terms(first);
     await direct.set(keys.bridgeLease, 'a stranger', 'PX', 1500);
     await direct.del(...keys.partition('socket.io', 0).ids);
-    await direct.hset(keys.bridgePlaces, `in:${deploy.oldStream}`, '0-0', 'at', '1');
+    await direct.hset(keys.bridgePlaces, `in:${deploy.oldStream}`, place, 'at', '1');
     await eventually(() => terms(first) > before, LEASE_ENDS);
     await traffic(new Map([['l', oldA]]), 50, 1);
     await allCame(clients, ['l'], 50);
@@ -183,4 +185,27 @@ test('what is given back to the bridge is not appended again; written again it w
       50,
     ),
   ).not.toEqual([]);
+});
+
+test('a server that takes over carries what one partition refused, and not again what another one took', async () => {
+  const partitions = [2, 3, 4, 5].find((count) => partitionOf('/', count) !== partitionOf('/other', count)) as number;
+  await using deploy = new Deploy(redis.url, undefined, { PARTITIONS: String(partitions) });
+  const [old, first] = [await deploy.add('old'), await deploy.add('new')];
+  await eventually(() => terms(first) > 0, LEASE_ENDS);
+  const second = await deploy.add('new');
+  await deploy.gathered();
+  const refused = await second.client(['t']);
+  const taken = await second.client(['t'], { namespace: '/other' });
+  const keys = new Keys(`hf:${deploy.log}:`);
+  const idsOf = (namespace: string) => keys.partition('socket.io', partitionOf(namespace, partitions)).ids;
+  // no append with an id gets through
+  for (const key of idsOf('/')) await direct.set(key, 'of another type');
+  await old.does('emit', { rooms: ['t'], value: 'refused' });
+  await old.does('emit', { namespace: '/other', rooms: ['t'], value: 'taken' });
+  await taken.receives(['taken']);
+  await first.kill();
+  await direct.del(...idsOf('/'), ...idsOf('/other'));
+  await refused.receives(['refused']);
+  await old.does('emit', { namespace: '/other', rooms: ['t'], value: 'end' });
+  await taken.receives(['taken', 'end']);
 });

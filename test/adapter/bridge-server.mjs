@@ -5,7 +5,7 @@ import { Redis } from 'ioredis';
 import { Server } from 'socket.io';
 import { createAdapter } from '../../dist/adapter/index.js';
 
-const { PORT, REDIS_URL, KIND, NAME, STREAM, BRIDGED = '1', COUNT = '1', PREFIX = '' } = process.env;
+const { PORT, REDIS_URL, KIND, NAME, STREAM, BRIDGED = '1', COUNT = '1', PARTITIONS = '1', PREFIX = '' } = process.env;
 process.on('unhandledRejection', (error) => console.log('unhandled', error));
 
 // as in an application that sets nothing: the streams adapter's names are the bridge's defaults
@@ -18,7 +18,12 @@ const logger = { debug: say, info: say, warn: say, error: say };
 const adapter =
   KIND === 'old'
     ? createStreamsAdapter(redis, { ...old, streamCount, blockTimeInMs: 200 })
-    : createAdapter(redis, { streamName: NAME, logger, ...(BRIDGED === '1' && { bridge }) });
+    : createAdapter(redis, {
+        streamName: NAME,
+        streamCount: Number(PARTITIONS),
+        logger,
+        ...(BRIDGED === '1' && { bridge }),
+      });
 
 const http = createServer(async (request, response) => {
   let body = '';
@@ -42,6 +47,7 @@ for (const namespace of ['/', '/other', '/elsewhere']) {
 }
 
 const heard = [];
+let isFlooding = false;
 const to = ({ namespace = '/', rooms = [], except = [] }) => io.of(namespace).to(rooms).except(except);
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 const operations = {
@@ -55,6 +61,20 @@ const operations = {
       to(at).emit('e', `${name}-${i}`);
       await sleep(everyMs);
     }
+  },
+  /** About `perMs` each ms to a room that nobody is in, until `unflood`: whatever reads the log never finds its end. */
+  async flood({ perMs }) {
+    isFlooding = true;
+    let made = 0;
+    const startedAt = performance.now();
+    const pour = () => {
+      for (const due = (performance.now() - startedAt) * perMs; made < due; made++) io.to('nobody').emit('e', made);
+      if (isFlooding) setTimeout(pour, 1);
+    };
+    pour();
+  },
+  unflood: async () => {
+    isFlooding = false;
   },
   join: async (at) => to(at).socketsJoin(at.join),
   leave: async (at) => to(at).socketsLeave(at.leave),

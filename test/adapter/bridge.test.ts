@@ -4,6 +4,7 @@ import { Redis } from 'ioredis';
 import { Server } from 'socket.io';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { createAdapter } from '../../src/adapter/index.js';
+import { encodeMessage } from '../../src/adapter/streams-format.js';
 import { silentLogger } from '../../src/core/ports.js';
 import { within } from '../../src/core/sleep.js';
 import { eventually } from '../harness/poll.js';
@@ -255,6 +256,21 @@ test('a server on a bridge ends when it is closed, and the next one carries at o
   expect(await second.ends()).toBe(0);
   expect(await direct.keys(`hf:${deploy.log}:{bridge}:lease`)).toEqual([]);
   await deploy.gathered([old]);
+});
+
+test('an entry that is too large for the log is counted as failed, and as nothing else', async () => {
+  await using deploy = new Deploy(redis.url);
+  await using server = await bridged(deploy);
+  const client = await server.member('r');
+  const binary = Array.from({ length: 1001 }, () => Buffer.from('x'));
+  const packet = { type: 2, data: ['e', binary], nsp: '/' };
+  const tooLarge = encodeMessage({ opts: to(['r']), packet }).toString('base64');
+  await direct.xadd(deploy.oldStream, '*', 'uid', 'emitter', 'nsp', '/', 'type', '3', 'data', tooLarge);
+  await direct.xadd(deploy.oldStream, '*', ...oldEntry('/', { opts: to(['r']), packet: event('good') }));
+  await client.receives(['good']);
+  await eventually(() => server.metric('adapter_bridged_total{direction="in",outcome="carried"}').then((n) => n > 0));
+  expect(await server.metric('adapter_bridged_total{direction="in",outcome="carried"}')).toBe(1);
+  expect(await server.metric('adapter_bridged_total{direction="in",outcome="failed"}')).toBe(1);
 });
 
 test('a question to an old server that hangs ends when the server that asked is closed', async () => {

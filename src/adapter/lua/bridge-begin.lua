@@ -3,7 +3,7 @@
 -- KEYS 1 places (hash)  2.. the old streams
 -- ARGV 1 life of the places, ms  2 ms after which a starting server takes no notice of places that nobody carried from; '' = never
 --      3 partitions of the log, then per partition: its newest entry '<epoch> <ms> <offset>'
---      then per old stream: the newest id that the caller has read in the log, '0-0' for none
+--      then per old stream: the last of its ids that the caller has read in the log, '0-0' for none; counts where no place is known
 -- returns the places: per old stream the id of the newest entry that is in the log, per partition the newest entry that
 --         was looked at for the old stream
 local call = redis.call
@@ -21,19 +21,12 @@ local function newestIn(stream)
     if info[i] == 'last-generated-id' then return info[i + 1] end
   end
 end
-local function later(a, b)
-  local aMs, aSeq = string.match(a, '^(%d+)-(%d+)$')
-  local bMs, bSeq = string.match(b, '^(%d+)-(%d+)$')
-  aMs, aSeq, bMs, bSeq = tonumber(aMs), tonumber(aSeq), tonumber(bMs), tonumber(bSeq)
-  if bMs > aMs or (bMs == aMs and bSeq > aSeq) then return b end
-  return a
-end
 
 local answer = {}
 for i = 2, #KEYS do
   local field, seen = 'in:' .. KEYS[i], ARGV[3 + partitions + i - 1]
   local place = not isOld and call('HGET', places, field)
-  if place then place = later(place, seen) elseif seen ~= '0-0' then place = seen else place = newestIn(KEYS[i]) end
+  if not place then place = seen ~= '0-0' and seen or newestIn(KEYS[i]) end
   call('HSET', places, field, place)
   answer[#answer + 1] = place
 end
