@@ -20,6 +20,8 @@ const OUT = loadScript(import.meta.url, 'bridge-out');
 
 const LEASE_MS = 3000;
 const RENEW_MS = 500;
+/** A server that can't read the log for that long leaves the carrying to others. */
+const BEHIND_MS = 30_000;
 /** Longer than any Redis is away. */
 const PLACES_MS = 86_400_000;
 /** A starting server begins anew if nobody has carried for that long, in ms: who comes back after a while doesn't carry the while. */
@@ -168,19 +170,23 @@ export class Bridge extends Service {
 
   /** One term: until the lease is lost. */
   async #lead(): Promise<void> {
-    await this.#untilDispatched();
-    const places = await this.#begin('').catch(() => undefined);
-    if (!places) return;
-    const { logger, log } = this.options;
-    logger.info({ event: 'bridge_leads' }, 'this server carries between old and new servers now');
     const term = new AbortController();
     const stop = (): void => term.abort();
     this.#stopping.signal.addEventListener('abort', stop);
-    const carrying = [this.#carryIn(places.slice(0, this.#streams.length), term.signal)];
-    for (let partition = 0; partition < log.partitionCount; partition++)
-      carrying.push(this.#carryOut(partition, places[this.#streams.length + partition] as string, term.signal));
-    while (!term.signal.aborted && performance.now() < this.#heldUntil) {
-      await sleep(RENEW_MS, term.signal);
+    const keeping = this.#keepLease(term);
+    const hasBegun = await this.#carry(term.signal);
+    term.abort();
+    await keeping;
+    this.#stopping.signal.removeEventListener('abort', stop);
+    if (!hasBegun) await this.#hold(0).catch(() => false);
+  }
+
+  /** Ends the term when it can't be renewed. */
+  async #keepLease(term: AbortController): Promise<void> {
+    const { signal } = term;
+    while (performance.now() < this.#heldUntil) {
+      await sleep(RENEW_MS, signal);
+      if (signal.aborted) break;
       const askedAt = performance.now();
       const isHeld = await this.#hold(LEASE_MS).catch(() => undefined);
       if (isHeld) this.#heldUntil = askedAt + LEASE_MS;
@@ -188,8 +194,20 @@ export class Bridge extends Service {
     }
     term.abort();
     for (const wake of this.#wakers.values()) wake();
-    this.#stopping.signal.removeEventListener('abort', stop);
+  }
+
+  /** Resolves at the end of the term. False: it ended before anything could be carried. */
+  async #carry(signal: AbortSignal): Promise<boolean> {
+    if (!(await this.#untilDispatched(signal))) return false;
+    const places = await this.#begin('').catch(() => undefined);
+    if (!places || signal.aborted) return false;
+    const { logger, log } = this.options;
+    logger.info({ event: 'bridge_leads' }, 'this server carries between old and new servers now');
+    const carrying = [this.#carryIn(places.slice(0, this.#streams.length), signal)];
+    for (let partition = 0; partition < log.partitionCount; partition++)
+      carrying.push(this.#carryOut(partition, places[this.#streams.length + partition] as string, signal));
     await Promise.all(carrying);
+    return true;
   }
 
   async #hold(leaseMs: number): Promise<boolean> {
@@ -210,18 +228,33 @@ export class Bridge extends Service {
     )) as string[];
   }
 
-  /** What another one, or this one in an earlier term, may have appended last is read: then ids need not be remembered. */
-  async #untilDispatched(): Promise<void> {
+  /**
+   * What another one, or this one in an earlier term, may have appended last is read: then ids need not be remembered.
+   * False: not in time, and another one may be further.
+   */
+  async #untilDispatched(signal: AbortSignal): Promise<boolean> {
     const { log } = this.options;
-    const { signal } = this.#stopping;
-    for (let partition = 0; partition < log.partitionCount; partition++)
-      while (!signal.aborted && performance.now() < this.#heldUntil) {
-        const page = await log
-          .page(partition, log.dispatched(partition), { entries: 1, bytes: 1 })
-          .catch(() => undefined);
-        if (page?.isLast && page.entries.length === 0) break;
+    const startedAt = performance.now();
+    for (let partition = 0; partition < log.partitionCount; partition++) {
+      // what comes meanwhile isn't waited for: there may always be more
+      let goal: { readonly epoch: string; readonly offset: number } | undefined;
+      for (;;) {
+        const from = log.dispatched(partition);
+        const page = await log.page(partition, from, { entries: 1, bytes: 1 }).catch(() => undefined);
+        const { epoch, offset } = log.dispatched(partition);
+        if (page && page.epoch === epoch && epoch === from.epoch) {
+          if (goal?.epoch !== epoch) goal = { epoch, offset: page.newest.offset };
+          // somebody may have deleted the last ones
+          if (offset >= goal.offset || (page.isLast && page.entries.length === 0)) break;
+        }
+        if (signal.aborted) return false;
+        const waitedMs = performance.now() - startedAt;
+        if (waitedMs > LEASE_MS) this.#failed(new Error('this server has not read the log up to where its term began'));
+        if (waitedMs > BEHIND_MS) return false;
         await sleep(20, signal);
       }
+    }
+    return !signal.aborted;
   }
 
   #count(direction: 'in' | 'out', outcome: 'carried' | 'skipped' | 'failed', by = 1): void {

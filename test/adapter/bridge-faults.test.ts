@@ -5,6 +5,7 @@ import { partitionOf } from '../../src/log/partition-of.js';
 import { Keys } from '../../src/redis/keys.js';
 import { eventually } from '../harness/poll.js';
 import { type RedisProcess, startRedis } from '../harness/redis.js';
+import { startTcpProxy } from '../harness/tcp-proxy.js';
 import { Deploy, faultsOf, type MixedServer, startDeploy } from './bridge-rig.js';
 import type { TestClient } from './rig.js';
 
@@ -185,6 +186,27 @@ test('what is given back to the bridge is not appended again; written again it w
       50,
     ),
   ).not.toEqual([]);
+});
+
+test('a server takes over while the log grows faster than it can be found at its end', async () => {
+  await using deploy = new Deploy(redis.url);
+  const [old, first] = [await deploy.add('old'), await deploy.add('new')];
+  await eventually(() => terms(first) > 0, LEASE_ENDS);
+  await using link = await startTcpProxy(redis.port);
+  const second = await deploy.add('new', { REDIS_URL: `redis://127.0.0.1:${link.port}` });
+  await deploy.gathered();
+  const [a, b] = (await clientsOf([old, second])) as [TestClient, TestClient];
+  const flooding = await deploy.add('new', { BRIDGED: '0' });
+  await flooding.does('flood', { perMs: 0.5 });
+  // what it has read is 30 ms old, and what it asks comes there 30 ms later
+  link.delay(30);
+  await first.kill();
+  await old.does('emit', { rooms: ['t'], value: 'old' });
+  await b.receives(['old']);
+  await second.does('emit', { rooms: ['t'], value: 'new' });
+  await a.receives(['old', 'new']);
+  await flooding.does('unflood');
+  expect(terms(second)).toBe(1);
 });
 
 test('a server that takes over carries what one partition refused, and not again what another one took', async () => {
