@@ -115,14 +115,14 @@ test.concurrent('a token that is refused when it should replace another is not s
   const { client, errors, states } = open(stack.pod(0).url, {
     token: () => {
       given++;
-      if (given === 1) return token({ sub, ttlSeconds: 7 });
+      if (given === 1) return token({ sub, ttlSeconds: 12 });
       return given < 4 ? 'no.token.at-all' : token({ sub });
     },
   });
   await using _ = client;
   const { asked } = watch(client);
   await client.live();
-  await eventually(() => states.length === 3, { withinMs: 15_000 });
+  await eventually(() => states.length === 3, { withinMs: 25_000 });
   expect({ given, asked, states }).toEqual({
     given: 4,
     asked: ['auth-refresh'],
@@ -137,10 +137,10 @@ test.concurrent('who signs out closes the client before the token ends', async (
   const { client, errors, states } = open(stack.pod(0).url, {
     token: () => {
       if (given++ > 0) throw new RelayError('unauthorized', 'signed out');
-      return token({ sub, ttlSeconds: 5 });
+      return token({ sub, ttlSeconds: 8 });
     },
   });
-  await eventually(() => client.status.state === 'closed', { withinMs: 10_000 });
+  await eventually(() => client.status.state === 'closed', { withinMs: 20_000 });
   expect(client.status).toMatchObject({ error: { code: 'unauthorized', message: 'signed out' } });
   expect({ errors, states }).toEqual({ errors: [], states: ['live', 'closed'] });
 });
@@ -169,7 +169,7 @@ test.concurrent('a room that is refused while the client waits for its consumer 
   const { client, states } = open(stack.pod(0).url, {
     token: () =>
       given++ === 0
-        ? token({ sub, caps: { subscribe: [kept, lost] }, ttlSeconds: 4 })
+        ? token({ sub, caps: { subscribe: [kept, lost] }, ttlSeconds: 8 })
         : token({ sub, caps: { subscribe: [kept] } }),
     bufferSize: 2,
   });
@@ -178,7 +178,7 @@ test.concurrent('a room that is refused while the client waits for its consumer 
   await client.live();
   await publish(stack.pod(0), lost, [1, 2, 3]);
   await eventually(() => client.status.state === 'lagging');
-  await eventually(() => states.at(-1) === 'live', { withinMs: 10_000 });
+  await eventually(() => states.at(-1) === 'live', { withinMs: 20_000 });
   await expect(goes.ready).resolves.toBeUndefined();
   await expect(goes.next()).rejects.toMatchObject({ code: 'permission_denied' });
   await publish(stack.pod(0), kept, [4]);
