@@ -74,6 +74,9 @@ export class AdapterHost extends Service {
   #opened: Promise<void> | undefined;
   #isOpen = false;
   #hasLeft = false;
+  /** False for the rest of the turn in which others were asked for: who asks again has the same answer. */
+  #mayAskAgain = true;
+  #saidDown = false;
   #live: { readonly at: number; readonly asked: Promise<readonly string[]> } | undefined;
   #lastLive: readonly string[] = [];
 
@@ -334,10 +337,10 @@ export class AdapterHost extends Service {
   /** Questions of one turn of the loop have one answer: who counts and who is asked are the same. */
   #ask(): Promise<readonly string[]> {
     const now = performance.now();
-    if (this.#live && !this.#isAsked) return this.#live.asked;
-    this.#isAsked = false;
+    if (this.#live && !this.#mayAskAgain) return this.#live.asked;
+    this.#mayAskAgain = false;
     queueMicrotask(() => {
-      this.#isAsked = true;
+      this.#mayAskAgain = true;
     });
     const asked = within(LIVE_MS, this.#isOpen ? this.#pods.live() : Promise.reject(new Error('not open'))).then(
       (live) => {
@@ -350,8 +353,6 @@ export class AdapterHost extends Service {
     this.#live = { at: now, asked };
     return asked;
   }
-
-  #isAsked = true;
 
   /** False: that process is not there (any more). */
   async send(process: string, namespace: string, message: object): Promise<boolean> {
@@ -396,8 +397,6 @@ export class AdapterHost extends Service {
     // nobody is here to answer, and whoever asks need not wait
     if (typeof request === 'string') this.send(from, namespace, { kind: 'absent', answers: request }).catch(() => {});
   }
-
-  #saidDown = false;
 
   #sayRedis(isUp: boolean): void {
     if (this.#hasLeft || this.#saidDown === !isUp) return;

@@ -1,20 +1,12 @@
 import type { Socket } from 'socket.io';
 import type { Hub } from '../gateway/hub.js';
-import { Resumable, type ResumableContext } from '../gateway/resumable.js';
+import { Resumable, type ResumableContext, type ResumePlace } from '../gateway/resumable.js';
 import type { Subscriber } from '../gateway/subscriber.js';
 import { parse, stringify } from './codec.js';
 import type { Room, RoomKeys } from './room-keys.js';
 
 /** What a client needs to go on elsewhere, as it is stored. */
-export interface SessionState {
-  readonly sid: string;
-  readonly epoch: string;
-  readonly partition: number;
-  /** Where it stood when it connected. */
-  readonly ms: number;
-  readonly offset: number;
-  /** Epoch of the joins' offsets. */
-  readonly roomsEpoch: string;
+export interface SessionState extends ResumePlace {
   /** Rooms, each with the offset at which it was joined. */
   readonly rooms: readonly (readonly [Room, number])[];
   /** `socket.data`, as `codec.ts` writes it; absent if it can't be written. */
@@ -30,8 +22,6 @@ export class AdapterSession extends Resumable<SessionState> {
   /** Socket.IO says that its client may come back. */
   isRecoverable = false;
   #savedData: string | undefined;
-  /** Where it stood when it connected: what a client that heard of no position goes on from, whatever became of its epoch. */
-  readonly #start: { readonly epoch: string; readonly ms: number; readonly offset: number };
 
   constructor(
     readonly socket: Socket,
@@ -42,8 +32,6 @@ export class AdapterSession extends Resumable<SessionState> {
     context: ResumableContext<SessionState>,
   ) {
     super(subscriber, pid, owner, context);
-    const { epoch, ms, offset } = subscriber;
-    this.#start = { epoch, ms, offset };
   }
 
   override get isStale(): boolean {
@@ -59,10 +47,7 @@ export class AdapterSession extends Resumable<SessionState> {
     }
     this.#savedData = this.#data();
     return {
-      sid: socket.id,
-      partition: subscriber.partition,
-      ...this.#start,
-      roomsEpoch: subscriber.epoch,
+      ...this.placeOf(socket),
       rooms,
       ...(this.#savedData !== undefined && { data: this.#savedData }),
     };

@@ -12,6 +12,19 @@ export interface ResumableContext<State> {
   readonly recoveryWindowMs: number;
 }
 
+/** The part of a record that says where its client stands. */
+export interface ResumePlace {
+  /** Socket id. */
+  readonly sid: string;
+  readonly epoch: string;
+  readonly partition: number;
+  /** Where the client stood when it connected; one that heard of no position since goes on here. */
+  readonly ms: number;
+  readonly offset: number;
+  /** Epoch of the joins' offsets: a later one, if the log began a new epoch since the client connected. */
+  readonly roomsEpoch: string;
+}
+
 /** A connection that its client may resume, here or elsewhere: it keeps its record in Redis up to date, as long as it is ours. */
 export abstract class Resumable<State> {
   /** Another pod, or another connection of this one, has taken the record over: it is no longer ours to touch. */
@@ -22,6 +35,8 @@ export abstract class Resumable<State> {
   #saving: Promise<boolean> | undefined;
   #mustSaveAgain = false;
   #hasEnded = false;
+  /** Where it stood when it connected, whatever became of its epoch. */
+  readonly #start: { readonly epoch: string; readonly ms: number; readonly offset: number };
 
   constructor(
     readonly subscriber: Subscriber,
@@ -29,7 +44,15 @@ export abstract class Resumable<State> {
     public pid: string,
     readonly owner: string,
     private readonly resumable: ResumableContext<State>,
-  ) {}
+  ) {
+    const { epoch, ms, offset } = subscriber;
+    this.#start = { epoch, ms, offset };
+  }
+
+  protected placeOf({ id }: { readonly id: string }): ResumePlace {
+    const { partition, epoch: roomsEpoch } = this.subscriber;
+    return { sid: id, partition, ...this.#start, roomsEpoch };
+  }
 
   /** What a client needs to go on elsewhere. */
   abstract state(): State;

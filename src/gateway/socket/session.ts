@@ -3,25 +3,16 @@ import type { Identity } from '../../admission/index.js';
 import type { LogGap } from '../../log/index.js';
 import { scoped } from '../../wire/names.js';
 import type { Hub } from '../hub.js';
-import { Resumable, type ResumableContext } from '../resumable.js';
+import { Resumable, type ResumableContext, type ResumePlace } from '../resumable.js';
 import type { Subscriber } from '../subscriber.js';
 import { RateLimit } from './rate-limit.js';
 
 const MAX_TIMER_MS = 2 ** 31 - 1;
 /** What a client needs to go on elsewhere. About 0.3 kB in Redis. */
-export interface ResumeState {
+export interface ResumeState extends ResumePlace {
   readonly tenant: string;
   readonly user: string;
   readonly device: string | undefined;
-  /** Socket id. */
-  readonly sid: string;
-  readonly epoch: string;
-  readonly partition: number;
-  /** Where the client stood when it connected; one that heard of no position since goes on here. */
-  readonly ms: number;
-  readonly offset: number;
-  /** Epoch of the joins' offsets: a later one, if the log began a new epoch since the client connected. */
-  readonly roomsEpoch: string;
   /** Rooms, scoped by tenant, each with the offset at which it was joined. */
   readonly rooms: readonly (readonly [string, number])[];
 }
@@ -43,8 +34,6 @@ export class Session extends Resumable<ResumeState> {
   #expiry: NodeJS.Timeout | undefined;
   #commands: Promise<void> = Promise.resolve();
   #waitingSize = 0;
-  /** Where it stood when it connected: what a client that heard of no position goes on from, whatever became of its epoch. */
-  readonly #start: { readonly epoch: string; readonly ms: number; readonly offset: number };
 
   constructor(
     readonly socket: Socket,
@@ -55,8 +44,6 @@ export class Session extends Resumable<ResumeState> {
     private readonly context: SessionContext,
   ) {
     super(subscriber, pid, owner, context);
-    const { epoch, ms, offset } = subscriber;
-    this.#start = { epoch, ms, offset };
     const now = performance.now();
     this.messages = new RateLimit(context.messagesPerSecond, now);
     this.publishes = new RateLimit(context.publishesPerSecond, now);
@@ -82,18 +69,12 @@ export class Session extends Resumable<ResumeState> {
   // --- resume record
 
   state(): ResumeState {
-    const { subscriber, identity } = this;
-    const { epoch, ms, offset } = this.#start;
+    const { subscriber, identity, socket } = this;
     return {
       tenant: identity.tenant,
       user: identity.user,
       device: identity.device,
-      sid: this.socket.id,
-      epoch,
-      partition: subscriber.partition,
-      ms,
-      offset,
-      roomsEpoch: subscriber.epoch,
+      ...this.placeOf(socket),
       rooms: [...subscriber.joins].filter(([room]) => room !== this.leaving),
     };
   }
