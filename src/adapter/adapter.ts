@@ -71,7 +71,7 @@ export class HoldfastAdapter extends Adapter implements Guest {
       inTurn: (packet: Packet, run: (packet: Packet) => void) => this.#inTurn(packet, run),
     };
     this.#questions = new Questions({ host, settings, nsp, own });
-    if (host.recoveryWindowMs > 0) this.#recovery = new Recovery({ host, settings, namespace: nsp.name });
+    if (host.recoveryWindowMs > 0) this.#recovery = new Recovery(host);
     nsp.prependListener('connect', this.#onConnect);
     this.#createSocket = this.#wrapHandshake();
     const internals = adapterInternals(this);

@@ -7,7 +7,6 @@ import type { FoundRecord } from '../gateway/resume-records.js';
 import type { Subscriber } from '../gateway/subscriber.js';
 import { parsePosition } from '../wire/position.js';
 import type { AdapterHost } from './host.js';
-import type { AdapterSettings } from './options.js';
 import type { Room, RoomKeys } from './room-keys.js';
 import { AdapterSession, dataOf, type SessionState } from './session.js';
 import { socketInternals } from './socket-io-internals.js';
@@ -28,12 +27,6 @@ interface Resumed {
   readonly joins: ReadonlyMap<Room, number>;
 }
 
-export interface RecoveryOptions {
-  readonly host: AdapterHost;
-  readonly settings: AdapterSettings;
-  readonly namespace: string;
-}
-
 /**
  * Connection state recovery of one namespace. A record outlives its process, so a client resumes after a SIGKILL as after a cut
  * cable. Nothing that was missed is handed to Socket.IO, which would write it before the middlewares have run: it comes when
@@ -43,7 +36,7 @@ export class Recovery {
   readonly #resumed = new Map<string, Resumed>();
   #held = 0;
 
-  constructor(private readonly options: RecoveryOptions) {}
+  constructor(private readonly host: AdapterHost) {}
 
   /** What a handshake brings: a client that was cut before it heard of any position resumes from its record. */
   static completed(auth: Readonly<Record<string, unknown>>): Readonly<Record<string, unknown>> {
@@ -61,7 +54,7 @@ export class Recovery {
    * would lose what it missed.
    */
   async restore(pid: string, offset: string, partition: number, nsp: Namespace): Promise<Session | undefined> {
-    const { metrics } = this.options.host;
+    const { metrics } = this.host;
     const end = performance.now() + HOLD_MS;
     let isHeld = false;
     try {
@@ -86,7 +79,7 @@ export class Recovery {
 
   /** Rejects when Redis can't answer. */
   async #tryToRestore(pid: string, offset: string, partition: number, nsp: Namespace): Promise<Session | undefined> {
-    const { host } = this.options;
+    const { host } = this;
     if (!/^[\w-]{8,64}$/.test(pid) || !host.isOpen) return undefined;
     const found = await this.#find(pid);
     if (!found || found.state.partition !== partition) return undefined;
@@ -120,7 +113,7 @@ export class Recovery {
   }
 
   open(socket: Socket, subscriber: Subscriber, keys: RoomKeys, claimed: string | undefined): AdapterSession {
-    const { host } = this.options;
+    const { host } = this;
     const { pid } = socketInternals(socket);
     const owner = claimed ?? host.records.newOwner();
     const session = new AdapterSession(socket, subscriber, pid, owner, keys, host);
@@ -130,7 +123,7 @@ export class Recovery {
   }
 
   async #find(pid: string): Promise<FoundRecord<SessionState> | undefined> {
-    const { records } = this.options.host;
+    const { records } = this.host;
     const found = await answered(records.find(pid));
     if (found !== 'orphaned') return found;
     await sleep(LEASE_RENEWED_MS);
