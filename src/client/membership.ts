@@ -1,31 +1,18 @@
-import { fullJitter } from '../core/backoff.js';
 import type { RelayError } from '../core/errors.js';
-import { sleep } from '../core/sleep.js';
-import type { Connection } from './connection.js';
+import { type Answer, type AskOptions, ask, inTurns } from './ask.js';
 import type { EventMap } from './events.js';
 import type { Room } from './room.js';
 
 /** The relay answers a subscribe when its replay has left, which can take long. */
 const ANSWER_MS = 60_000;
-/** Below what the relay lets a socket ask at once. */
-const AT_ONCE = 64;
-const BACKOFF_BASE_MS = 200;
-const BACKOFF_CAP_MS = 5000;
-/** What holds for the room as long as token and name are the same. Anything else, a fault of the relay's too, may pass. */
-const FINAL: ReadonlySet<string> = new Set(['permission_denied', 'bad_request']);
 
-type Answer = Readonly<Record<string, unknown>>;
-
-export interface MembershipOptions<Events extends EventMap> {
-  readonly connection: Connection;
+export interface MembershipOptions<Events extends EventMap> extends AskOptions {
   readonly rooms: Map<string, Room<Events>>;
-  readonly signal: AbortSignal;
   /** Where the socket stands: taken, and handled. */
   readonly place: () => { readonly received: string | undefined; readonly handled: string | undefined };
   /** What the store says of the rooms has changed. */
   readonly onChange: () => void;
   readonly onResync: (reason: 'gap' | 'lost') => void;
-  readonly onError: (error: RelayError) => void;
   /** A room is gone: it takes nothing any more that others would have to wait for. */
   readonly onGone: () => void;
 }
@@ -75,9 +62,8 @@ export class Membership<Events extends EventMap> {
     }
   }
 
-  async #joinAll(rooms: readonly Room<Events>[]): Promise<void> {
-    const waiting = [...rooms];
-    while (waiting.length > 0) await Promise.all(waiting.splice(0, AT_ONCE).map((room) => this.#join(room)));
+  #joinAll(rooms: readonly Room<Events>[]): Promise<void> {
+    return inTurns(rooms, (room) => this.#join(room));
   }
 
   /** One that has begun must not miss what was published since; one that hasn't begins now. */
@@ -135,33 +121,7 @@ export class Membership<Events extends EventMap> {
     }
   }
 
-  /**
-   * Repeated while that can help, it is wanted, and the connection is the same.
-   *
-   * @returns `undefined` when it is no longer wanted, or the connection is another
-   */
-  async #ask(command: string, payload: object, isWanted: () => boolean): Promise<Answer | undefined> {
-    const { connection, signal, onError } = this.options;
-    const { session } = connection;
-    const isStill = (): boolean => session === connection.session && connection.isConnected && isWanted();
-    for (let tries = 0; isStill(); tries++) {
-      try {
-        const answer = await connection.request(command, payload, ANSWER_MS);
-        return isStill() ? answer : undefined;
-      } catch (cause) {
-        const error = cause as RelayError;
-        if (!isStill()) return undefined;
-        if (FINAL.has(error.code)) throw error;
-        if (!error.retryable && tries === 0) onError(error);
-        // no answer on a living connection: what the relay makes of it can't be known, so the connection is given up
-        if (error.cause !== undefined) {
-          connection.reconnect(error);
-          return undefined;
-        }
-        const waitMs = fullJitter(tries, BACKOFF_BASE_MS, BACKOFF_CAP_MS);
-        await sleep(Math.max(error.retryAfterMs ?? 0, waitMs), signal);
-      }
-    }
-    return undefined;
+  #ask(command: string, payload: object, isWanted: () => boolean): Promise<Answer | undefined> {
+    return ask(this.options, command, payload, ANSWER_MS, isWanted);
   }
 }
