@@ -5,6 +5,7 @@
 export const ERROR_CODES = {
   no_worker: { status: 503, retryable: true, closes: false, text: 'RPC method not available' },
   worker_lost: { status: 503, retryable: true, closes: false, text: 'RPC target disconnected' },
+  handler_error: { status: 500, retryable: false, closes: false, text: 'the handler failed' },
   timeout: { status: 504, retryable: true, closes: false, text: 'operation has timed out' },
   cancelled: { status: 499, retryable: false, closes: false, text: 'cancelled' },
   overloaded: { status: 429, retryable: true, closes: false, text: 'too much work is waiting' },

@@ -8,7 +8,7 @@ import { parseHistory, survivingTail } from './epochs.js';
 import { logMetrics } from './metrics.js';
 import { type Page, readPage } from './page.js';
 import { partitionOf } from './partition-of.js';
-import { RedisClock } from './redis-clock.js';
+import { RedisClock } from '../redis/clock.js';
 import { parseSavedPosition } from './saved-position.js';
 import { Watermark } from './watermark.js';
 

@@ -6,7 +6,7 @@ import type { PartitionKeys } from '../redis/keys.js';
 import { loadScript } from '../redis/script.js';
 import type { Position } from '../wire/position.js';
 import type { LogMetrics } from './metrics.js';
-import type { RedisClock } from './redis-clock.js';
+import type { RedisClock } from '../redis/clock.js';
 import type { Watermark } from './watermark.js';
 
 const APPEND = loadScript(import.meta.url, 'append');

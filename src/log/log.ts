@@ -14,7 +14,7 @@ import { type LogMetrics, logMetrics } from './metrics.js';
 import { type Page, readPage, readRecent } from './page.js';
 import { partitionOf } from './partition-of.js';
 import { BLOCK_MS, Reader, type ReaderHandler } from './reader.js';
-import { RedisClock } from './redis-clock.js';
+import { RedisClock } from '../redis/clock.js';
 import { Refusals } from './refusals.js';
 import { Watermark } from './watermark.js';
 

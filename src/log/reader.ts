@@ -12,7 +12,7 @@ import type { LogMetrics } from './metrics.js';
 import { type Common, newestInCommon } from './newest-in-common.js';
 import { OffsetTimes } from './offset-times.js';
 import { Rate } from './rate.js';
-import type { RedisClock } from './redis-clock.js';
+import type { RedisClock } from '../redis/clock.js';
 import { Refusals } from './refusals.js';
 import { formatSavedPosition, parseSavedPosition } from './saved-position.js';
 import type { Watermark } from './watermark.js';

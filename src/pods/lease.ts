@@ -10,7 +10,7 @@ const LEASE = loadScript(import.meta.url, 'lease');
 const LEAVE = loadScript(import.meta.url, 'leave');
 const LIVE = loadScript(import.meta.url, 'live');
 
-const LEASE_MS = 3000;
+export const LEASE_MS = 3000;
 const RENEW_MS = 500;
 /** An operator's errors. */
 const PERMANENT = /^(NOPERM|NOAUTH|WRONGPASS|WRONGTYPE)$/;

@@ -56,6 +56,11 @@ export class Pods extends Service {
     const reaper = new Reaper({ ...shared, lease: this.#lease, handOvers, logger, reaped });
   }
 
+  /** This process may take others for dead by their leases. */
+  get mayJudge(): boolean {
+    return this.#lease.mayJudge;
+  }
+
   /** Processes whose lease runs, this one among them. */
   live(): Promise<readonly string[]> {
     return this.#lease.live();

@@ -58,11 +58,26 @@ export class Keys {
   }
 
   inbox(processId: string): string {
-    return `${this.prefix}inbox:{${processId}}`;
+    return `${this.inboxes}${processId}}`;
+  }
+
+  /** What an inbox's key begins with, for scripts; the process id and `}` follow. */
+  get inboxes(): string {
+    return `${this.prefix}inbox:{`;
   }
 
   resume(pid: string): string {
     return `${this.prefix}resume:{${scoped(pid)}}`;
+  }
+
+  /** What every key of a user's calls begins with. `scope` is `<tenant>/<user>`, each part escaped. */
+  rpc(scope: string): string {
+    return `${this.prefix}rpc:{${scope}}:`;
+  }
+
+  /** Set: scopes in which this process has registered methods. */
+  rpcHeld(processId: string): string {
+    return `${this.prefix}rpc-held:{${processId}}`;
   }
 
   /** Pub/Sub channel of a room's ephemeral events. `room` is scoped by tenant already. */

@@ -35,6 +35,6 @@ test('the SDK for browsers holds nothing of the server and none of its modules',
 test('what a browser lacks would be seen', async () => {
   const forNode = await bundle('src/client/file-store.ts', ['node:fs/promises']);
   expect(foreignIn(forNode)).toContain('node:fs/promises');
-  const ofServer = await bundle('src/log/redis-clock.ts', [/^[^./]/]);
+  const ofServer = await bundle('src/redis/clock.ts', [/^[^./]/]);
   expect(foreignIn(ofServer)).toContain('log');
 });

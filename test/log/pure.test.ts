@@ -4,9 +4,9 @@ import { parseEntry, parseId } from '../../src/log/entry.js';
 import { type EpochRecord, epochsSince, lostOffsets, parseHistory, survivingTail } from '../../src/log/epochs.js';
 import { OffsetTimes } from '../../src/log/offset-times.js';
 import { partitionOf } from '../../src/log/partition-of.js';
-import { RedisClock } from '../../src/log/redis-clock.js';
 import { formatSavedPosition, parseSavedPosition } from '../../src/log/saved-position.js';
 import { Watermark } from '../../src/log/watermark.js';
+import { RedisClock } from '../../src/redis/clock.js';
 import { encodeEntry } from '../../src/wire/envelope.js';
 
 const name = fc.stringMatching(/^[0-9A-Za-z_-]{1,16}$/);

@@ -1,12 +1,13 @@
 import { Redis } from 'ioredis';
 import { expect } from 'vitest';
 import { RelayError } from '../../src/core/errors.js';
-import type { Logger, Meter } from '../../src/core/ports.js';
+import type { Logger } from '../../src/core/ports.js';
 import type { Entry, EpochTurn, LogGap, ReaderHandler } from '../../src/log/index.js';
 import { EventLog, type EventLogOptions } from '../../src/log/index.js';
 import { Keys, type PartitionKeys } from '../../src/redis/keys.js';
 import { encodeEntry } from '../../src/wire/envelope.js';
 import { formatPosition, type Position } from '../../src/wire/position.js';
+import { Counts } from '../harness/counts.js';
 import { eventually } from '../harness/poll.js';
 
 /** The keys of every pod that is not told otherwise. */
@@ -26,31 +27,6 @@ export async function idsInLog(admin: Redis, keys: PartitionKeys = KEYS): Promis
   const found = await admin.xrange(keys.stream, '-', '+');
   const headers = found.map(([, fields]) => /"i":"([^"]+)"/.exec(fields[1] ?? '')?.[1]);
   return new Set(headers.filter((id) => id !== undefined));
-}
-
-/** A meter whose counters can be read. */
-class Counts implements Meter {
-  readonly #values = new Map<string, number>();
-
-  /** `name`, or `name{value}` for one value of its label. */
-  of(name: string): number {
-    return this.#values.get(name) ?? 0;
-  }
-
-  counter({ name }: { name: string }) {
-    return {
-      inc: (labels: Readonly<Record<string, string>> = {}, by = 1): void => {
-        for (const key of [name, ...Object.values(labels).map((value) => `${name}{${value}}`)])
-          this.#values.set(key, this.of(key) + by);
-      },
-    };
-  }
-
-  histogram() {
-    return { observe: (): void => {} };
-  }
-
-  gauge(): void {}
 }
 
 interface Handled {

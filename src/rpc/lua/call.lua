@@ -1,0 +1,68 @@
+-- Accepts a call, or finds the one that it is: atomic, and nothing of a refused call stays.
+-- KEYS 1 call  2 registry  3 processes (of another slot)
+-- ARGV 1 base  2 scope  3 method  4 id  5 payload hash, '' = attach to whatever has this id  6 'again' = accepted before, and gone
+--      7 not after, Redis ms  8 time-out, ms  9 caller's process  10 caller's own daemon, '' = none
+--      11 grace of a worker that is away, ms  12 wait for a worker at most, ms, '' = by the grace  13 wait for a first worker, ms
+--      14 lease, ms, if this process may judge others, else ''  15 inboxes  16 most waiting jobs
+--      17 job's name  18 data  19 '1' = idempotent  20 instance that may have it  21 fence at which that was
+-- → {'new', now, entry, 1 = ring here, deadline} {'live', now, '', 0, deadline, method} {'done', now, is result, answer}
+--   {'lost' | 'cancelled' | 'conflict' | 'unknown' | 'late' | 'self' | 'no_worker' | 'overloaded', now}
+local base, scope, method, id, hash, mode = unpack(ARGV, 1, 6)
+local self, inboxes = ARGV[9], ARGV[15]
+local now = redis_ms()
+if now > tonumber(ARGV[7]) then return { 'late', now } end
+local known = redis.call('HMGET', KEYS[1], 'hash', 'cancelled', 'given', 'process', 'method')
+if hash == '' then
+  if not known[1] or not known[5] then return { 'unknown', now } end
+  method = known[5]
+end
+local queue = base .. method .. ':'
+local job = queue .. id
+if known[1] then
+  if known[1] == '' then return { 'cancelled', now } end
+  if hash ~= '' and known[1] ~= hash then return { 'conflict', now } end
+  local found = redis.call('HMGET', job, 'finishedOn', 'returnvalue', 'failure', 'dl')
+  if found[1] then return { 'done', now, found[2] and 1 or 0, found[2] or found[3] or failure('worker_lost', true) } end
+  if known[2] then return { 'cancelled', now } end
+  if found[4] then
+    if known[4] ~= self then
+      redis.call('SADD', base .. '@rt:' .. id, self)
+      redis.call('PEXPIREAT', base .. '@rt:' .. id, found[4] + MINUTE)
+    end
+    return { 'live', now, '', 0, tonumber(found[4]), method }
+  end
+  if known[3] and mode ~= 'again' then return { 'lost', now } end
+  if hash == '' then return { 'unknown', now } end
+end
+local entry = redis.call('HGET', KEYS[2], method)
+local state, process, daemon = worker(entry, now, KEYS[3], tonumber(ARGV[14]))
+local wait = tonumber(ARGV[12])
+if state == 'live' and process == self and daemon == ARGV[10] then return { 'self', now } end
+if state ~= 'live' and mode ~= 'again' then
+  local till = now + (wait or tonumber(ARGV[13]))
+  if state == 'away' and not wait then till = process + tonumber(ARGV[11]) end
+  if till <= now then return { 'no_worker', now } end
+end
+local waiting = redis.call('LLEN', queue .. 'wait')
+if mode ~= 'again' and waiting >= tonumber(ARGV[16]) then return { 'overloaded', now } end
+local deadline = now + tonumber(ARGV[8])
+redis.call('HSET', job, 'name', ARGV[17], 'data', ARGV[18], 'opts', '{"attempts":1}', 'timestamp', now, 'delay', 0,
+  'priority', 0, 'rt', self, 'dl', deadline)
+if ARGV[19] == '1' then redis.call('HSET', job, 'idempotent', 1) end
+if wait then redis.call('HSET', job, 'till', now + wait) end
+if ARGV[21] ~= '' then redis.call('HSET', job, 'marked', ARGV[20], 'fence', ARGV[21]) end
+redis.call('LPUSH', queue .. 'wait', id)
+redis.call('PEXPIRE', queue .. 'wait', IDLE)
+redis.call('HSET', KEYS[1], 'hash', hash, 'method', method, 'process', self)
+-- until it is picked up, or its caller is known to have heard of it
+redis.call('PEXPIREAT', job, ARGV[7])
+redis.call('PEXPIREAT', KEYS[1], ARGV[7])
+local here = 0
+if state == 'live' then
+  if process == self then here = 1
+  -- the job before it rang
+  elseif waiting == 0 and not ring(inboxes, process, scope, method) and ARGV[14] ~= '' then
+    redis.call('HSET', KEYS[2], method, string.match(entry, '^%d+') .. '|-|' .. now .. '|')
+  end
+end
+return { 'new', now, entry or '', here, deadline }

@@ -1,0 +1,70 @@
+-- Looks after calls of one method that are taking long: tells of ended ones, and mends what a death or a lost message left.
+-- KEYS 1 registry  2 processes (of another slot)
+-- ARGV 1 base  2 scope  3 method  4 process  5 grace, ms  6 wait for a first worker, ms  7 lease, ms, if this process may judge, else ''
+--      8 inboxes  9… ids
+-- → {now, 1 = ring here, id, 'done', 1 = result, answer | id, 'missing', '', '' …}: only of calls about which there is something to say
+local base, scope, method, self = unpack(ARGV, 1, 4)
+local grace, first, inboxes = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[8]
+local lease = tonumber(ARGV[7])
+local queue = base .. method .. ':'
+local now = redis_ms()
+local entry = redis.call('HGET', KEYS[1], method)
+local state, process, daemon = worker(entry, now, KEYS[2], lease)
+local out = { now, 0 }
+local must_ring = false
+
+local function say(id, what, a, b)
+  for _, value in ipairs({ id, what, a, b }) do out[#out + 1] = value end
+end
+
+local function is_dead(other)
+  if not lease or other == self then return false end
+  local ends = redis.call('ZSCORE', KEYS[2], other)
+  if ends then return tonumber(ends) < now end
+  return redis.call('EXISTS', inboxes .. other .. '}') == 0
+end
+
+if state == 'live' and is_dead(process) then
+  -- it was buried before its last registration came
+  redis.call('HSET', KEYS[1], method, string.match(entry, '^%d+') .. '|-|' .. now .. '|')
+  state, process = 'away', now
+end
+
+for i = 9, #ARGV do
+  local id = ARGV[i]
+  local job, call = queue .. id, base .. '@call:' .. id
+  local known = redis.call('HMGET', job, 'finishedOn', 'returnvalue', 'failure', 'dl', 'till', 'ats', 'timestamp')
+  if known[1] then say(id, 'done', known[2] and 1 or 0, known[2] or known[3] or failure('worker_lost', true))
+  elseif not known[4] or redis.call('HEXISTS', call, 'hash') == 0 then say(id, 'missing', '', '')
+  else
+    -- its caller has heard of it
+    redis.call('PEXPIREAT', job, known[4] + MINUTE)
+    redis.call('PEXPIREAT', call, known[4] + MINUTE)
+    local holder = redis.call('GET', job .. ':lock')
+    local holding = holder and string.match(holder, '^([^|]*)|')
+    if holding and state == 'live' and string.sub(holder, 1, #process + #daemon + 2) ~= process .. '|' .. daemon .. '|' then
+      put_back(queue, id)
+      must_ring = true
+    elseif holding and not is_dead(holding) then
+      -- in work
+    elseif state == 'live' then
+      -- in no list: its queue was lost, or its lock ran out
+      if not redis.call('LPOS', queue .. 'wait', id) then put_back(queue, id) end
+      must_ring = true
+    else
+      -- an entry that has only just gone may be written again
+      local till = tonumber(known[5]) or (state == 'away' and process + grace) or known[7] + math.max(first, 2000)
+      if till <= now then
+        redis.call('LREM', queue .. 'wait', 1, id)
+        local code = (state == 'away' or known[6]) and 'worker_lost' or 'no_worker'
+        local answer = failure(code, known[6])
+        settle(base, scope, method, id, false, answer, code, now, inboxes, self)
+        say(id, 'done', 0, answer)
+      end
+    end
+  end
+end
+if must_ring then
+  if process == self then out[2] = 1 else ring(inboxes, process, scope, method) end
+end
+return out

@@ -1,0 +1,431 @@
+import type { Logger } from '../core/ports.js';
+import { sleep } from '../core/sleep.js';
+import type { RedisClock } from '../redis/clock.js';
+import type { Connection } from '../redis/connect.js';
+import { replyCode } from '../redis/connect.js';
+import type { Keys } from '../redis/keys.js';
+import { loadScript, type Script } from '../redis/script.js';
+import { type Daemon, type DaemonAnswer, mayHaveAgain } from './daemon.js';
+import type { RpcMetrics } from './metrics.js';
+import { type Outcome, outcomeOf, type StoredFailure } from './outcome.js';
+import { decodePayload, encodePayload } from './payload.js';
+import type { Registration, Registrations } from './registrations.js';
+import { KEEP_MS, MARGIN_MS, MAX_ATTEMPTS, type RpcSettings } from './settings.js';
+
+const PICK = loadScript(import.meta.url, 'pick', ['common']);
+const FINISH = loadScript(import.meta.url, 'finish', ['common']);
+const REQUEUE = loadScript(import.meta.url, 'requeue', ['common']);
+
+export const OWNER_SCRIPTS: readonly Script[] = [PICK, FINISH, REQUEUE];
+
+/** Jobs that one script picks up at most. */
+const BATCH = 16;
+/** Answers kept for a job that may be picked up again, and their bytes. */
+const MAX_REMEMBERED = 10_000;
+const MAX_REMEMBERED_BYTES = 64 * 1024 * 1024;
+
+export interface OwnerOptions {
+  readonly connection: Connection;
+  readonly keys: Keys;
+  readonly processId: string;
+  readonly settings: RpcSettings;
+  readonly clock: RedisClock;
+  readonly registrations: Registrations;
+  readonly metrics: RpcMetrics;
+  readonly logger: Logger;
+  /** A call of this process has ended. */
+  readonly onAnswer: (scope: string, id: string, outcome: Outcome) => void;
+}
+
+/** What a pick-up brought. */
+interface Job {
+  readonly id: string;
+  readonly data: string;
+  /** Redis ms. */
+  readonly deadline: number;
+  readonly attempt: number;
+  /** The instance that had it before, '' if none. */
+  readonly before: string;
+  readonly isIdempotent: boolean;
+}
+
+interface InFlight {
+  readonly registration: Registration;
+  readonly id: string;
+  readonly isIdempotent: boolean;
+  token: string;
+  /** Monotonic ms. */
+  readonly endsAt: number;
+  readonly timer: NodeJS.Timeout;
+}
+
+/** How a job ended, as it is stored. */
+interface Ending {
+  readonly isResult: boolean;
+  /** JSON. */
+  readonly answer: string;
+  readonly reason: string;
+}
+
+interface Load {
+  /** Requests that a daemon has, and places kept for those that are being picked up. */
+  count: number;
+  /** Registrations with jobs that found no place. */
+  readonly waiting: Set<Registration>;
+}
+
+/** Picks up calls of this process's daemons, gives them to them, and brings the answers back. */
+export class Owner {
+  readonly #inFlight = new Map<string, InFlight>();
+  readonly #loads = new Map<string, Load>();
+  /** Answers that Redis has not confirmed, or whose job was taken away: the job may come again. */
+  readonly #remembered = new Map<string, { readonly ending: Ending; readonly until: number }>();
+  #rememberedBytes = 0;
+  /** Answers to be told to Redis when it is back. */
+  readonly #unreported = new Map<string, { readonly registration: Registration; readonly token: string }>();
+  /** Requests sent by this process. A job that is marked as perhaps sent and not among them never was. */
+  readonly #sent = new Map<string, number>();
+  /** Pick-ups whose reply was lost: their jobs were not sent. */
+  readonly #unheard = new Map<string, Registration>();
+  /** Told to give up while the pick-up was under way. */
+  readonly #givenUp = new Map<string, number>();
+  #tokens = 0;
+  #isDraining = false;
+  #isStopped = false;
+  readonly #onReady = (): void => void this.#recover();
+
+  constructor(private readonly options: OwnerOptions) {
+    options.connection.on('ready', this.#onReady);
+  }
+
+  get inFlightCount(): number {
+    return this.#inFlight.size;
+  }
+
+  stop(): void {
+    this.#isStopped = true;
+    this.options.connection.off('ready', this.#onReady);
+    for (const { timer } of this.#inFlight.values()) clearTimeout(timer);
+    this.#inFlight.clear();
+  }
+
+  /** A call waits for a method of this process. */
+  ring(scope: string, segment: string): void {
+    const registration = this.options.registrations.find(scope, segment);
+    if (!registration) void this.options.registrations.disown(scope, segment).catch(() => {});
+    else if (registration.fence === '') registration.isRung = true;
+    else this.pick(registration);
+  }
+
+  pick(registration: Registration): void {
+    if (this.#isDraining || this.#isStopped) return;
+    if (registration.isPicking) {
+      registration.mustPickAgain = true;
+      return;
+    }
+    void this.#pickUntilEmpty(registration);
+  }
+
+  /** Nobody waits for it. */
+  giveUp(scope: string, id: string, code: 'cancelled' | 'timeout'): void {
+    const key = keyOf(scope, id);
+    const flight = this.#inFlight.get(key);
+    if (flight) {
+      flight.registration.daemon.giveUp(id, code);
+      return this.#end(key, flight, failureEnding(code, true));
+    }
+    this.#givenUp.set(key, performance.now() + 10_000);
+    dropOld(this.#givenUp);
+  }
+
+  /** The daemon's connection is gone: what it had in work goes to the next one that may have it. */
+  letGo(daemon: Daemon): void {
+    for (const [key, flight] of [...this.#inFlight])
+      if (flight.registration.daemon === daemon) this.#letGo(key, flight);
+    this.#loads.delete(daemon.id);
+  }
+
+  /** No pick-ups from now on. */
+  startDraining(): void {
+    this.#isDraining = true;
+  }
+
+  /** Has requests in work that nobody else may have. */
+  isBusy(daemon: Daemon): boolean {
+    for (const { registration, isIdempotent } of this.#inFlight.values())
+      if (registration.daemon === daemon && !isIdempotent && registration.instance === 'raw') return true;
+    return false;
+  }
+
+  // --- picking up
+
+  async #pickUntilEmpty(registration: Registration): Promise<void> {
+    const load = this.#loadOf(registration.daemon);
+    registration.isPicking = true;
+    try {
+      do {
+        registration.mustPickAgain = false;
+        const free = Math.min(BATCH, this.options.settings.inFlight - load.count);
+        if (free <= 0) {
+          load.waiting.add(registration);
+          return;
+        }
+        // kept before the answer is awaited: others pick for the same daemon
+        load.count += free;
+        let left = 0;
+        try {
+          left = await this.#pickUp(registration, free, load);
+        } finally {
+          load.count -= free;
+        }
+        if (left > 0) registration.mustPickAgain = true;
+      } while (registration.mustPickAgain && !this.#isDraining && this.options.registrations.has(registration));
+    } catch (error) {
+      // a connection that is lost is waited for; a Redis that refuses is asked again in a moment
+      load.waiting.add(registration);
+      if (replyCode(error) !== '') setTimeout(() => this.pick(registration), 200).unref();
+    } finally {
+      registration.isPicking = false;
+    }
+    if (registration.mustPickAgain) this.pick(registration);
+    else this.#fill(load);
+  }
+
+  /** @returns how many jobs still wait */
+  async #pickUp(registration: Registration, most: number, load: Load): Promise<number> {
+    const { connection, keys, processId, clock } = this.options;
+    const { scope, segment, daemon, fence, instance } = registration;
+    const base = keys.rpc(scope);
+    const token = `${processId}|${daemon.id}|${++this.#tokens}`;
+    const args = [base, segment, `${fence}|${processId}|${daemon.id}`, token, instance, most, processId];
+    let reply: (string | number)[];
+    try {
+      reply = (await connection.run(PICK, [`${base}@reg`], args)) as (string | number)[];
+    } catch (error) {
+      if (replyCode(error) === '') this.#unheard.set(token, registration);
+      throw error;
+    }
+    if (reply[0] === 'moved') return 0;
+    const [, now, left, ...jobs] = reply as [string, number, number, ...(string | number)[]];
+    clock.learn(now);
+    for (let at = 0; at < jobs.length; at += 8) {
+      const [id, data, deadline, attempt, before, isIdempotent, marked, markedAt] = jobs.slice(at, at + 8) as string[];
+      const key = keyOf(scope, id as string);
+      const wasMarked = markedAt !== '';
+      const neverSent = wasMarked && markedAt === fence && !this.#sent.has(key);
+      const job: Job = {
+        id: id as string,
+        data: data as string,
+        deadline: Number(deadline),
+        attempt: Number(attempt),
+        before: neverSent ? '' : ((wasMarked ? marked : before) as string),
+        isIdempotent: isIdempotent === '1',
+      };
+      this.#begin(key, registration, token, job, load);
+    }
+    return left;
+  }
+
+  #begin(key: string, registration: Registration, token: string, job: Job, load: Load): void {
+    const { settings, clock, registrations } = this.options;
+    const flight = this.#inFlight.get(key);
+    if (flight && flight.registration.daemon === registration.daemon) {
+      // it was taken away and came back, and its daemon is still at work
+      flight.token = token;
+      return;
+    }
+    const finish = (ending: Ending): void => void this.#report(key, registration, token, ending);
+    const remembered = this.#remembered.get(key);
+    if (remembered) return finish(remembered.ending);
+    if (this.#givenUp.delete(key)) return finish(failureEnding('cancelled', false));
+    const { daemon, instance, method } = registration;
+    const wasSent = job.before !== '';
+    if (wasSent && !job.isIdempotent && !mayHaveAgain(instance, job.before))
+      return finish(failureEnding('worker_lost', true));
+    if (job.attempt > MAX_ATTEMPTS) return finish(failureEnding('worker_lost', true));
+    if (!registrations.has(registration)) {
+      // its connection went while it was picked up
+      return void this.#requeue(registration, token, job.id, true);
+    }
+    if (wasSent) this.options.metrics.redelivered.inc();
+    const leftMs = job.deadline - clock.at() + MARGIN_MS;
+    load.count++;
+    const now = performance.now();
+    const begun: InFlight = {
+      registration,
+      id: job.id,
+      isIdempotent: job.isIdempotent,
+      token,
+      endsAt: now + leftMs,
+      timer: setTimeout(() => {
+        if (this.#inFlight.get(key) !== begun) return;
+        daemon.giveUp(job.id, 'timeout');
+        this.#end(key, begun, failureEnding('timeout', true));
+      }, leftMs),
+    };
+    this.#inFlight.set(key, begun);
+    this.#sent.set(key, now + leftMs + KEEP_MS);
+    dropOld(this.#sent);
+    const request = {
+      id: job.id,
+      method,
+      params: decodePayload(JSON.parse(job.data)),
+      deadline: job.deadline,
+      attempt: job.attempt,
+    };
+    daemon.deliver(request, leftMs, (answer) => {
+      if (this.#inFlight.get(key) !== begun) return this.options.metrics.late.inc();
+      this.#end(key, begun, endingOf(answer, settings.maxPayloadBytes));
+    });
+  }
+
+  // --- ending
+
+  #end(key: string, flight: InFlight, ending: Ending): void {
+    this.#unfly(key, flight);
+    void this.#report(key, flight.registration, flight.token, ending, flight.endsAt);
+  }
+
+  #unfly(key: string, { registration: { daemon }, timer }: InFlight): void {
+    clearTimeout(timer);
+    this.#inFlight.delete(key);
+    const load = this.#loads.get(daemon.id);
+    if (!load) return;
+    load.count--;
+    this.#fill(load);
+  }
+
+  /** A place has become free: the next method in turn has it. */
+  #fill(load: Load): void {
+    const [next] = load.waiting;
+    if (!next || load.count >= this.options.settings.inFlight) return;
+    load.waiting.delete(next);
+    if (this.options.registrations.has(next)) this.pick(next);
+    else this.#fill(load);
+  }
+
+  async #report(
+    key: string,
+    registration: Registration,
+    token: string,
+    ending: Ending,
+    endsAt = performance.now(),
+  ): Promise<void> {
+    const { connection, keys, processId, onAnswer, metrics } = this.options;
+    const { scope, segment } = registration;
+    const id = key.slice(scope.length + 1);
+    const base = keys.rpc(scope);
+    const { isResult, answer, reason } = ending;
+    const args = [base, scope, segment, id, token, isResult ? '1' : '0', answer, reason, keys.inboxes, processId];
+    try {
+      const code = await connection.run(FINISH, [`${base}${segment}:${id}:lock`], args);
+      this.#unreported.delete(key);
+      if (code === 0 || code === 1) {
+        this.#forgetAnswer(key);
+        if (code === 1) onAnswer(scope, id, outcomeOf(isResult, JSON.parse(answer)));
+        return;
+      }
+      metrics.late.inc();
+      this.#remember(key, ending, endsAt);
+    } catch (error) {
+      this.#remember(key, ending, endsAt);
+      if (this.#isStopped || performance.now() > endsAt + KEEP_MS) return;
+      this.#unreported.set(key, { registration, token });
+      // one that refuses (full, read-only) does so for a while; one that is gone says when it is back
+      if (replyCode(error) !== '') setTimeout(() => this.#reportAgain(key), 250).unref();
+    }
+  }
+
+  #reportAgain(key: string): void {
+    const unreported = this.#unreported.get(key);
+    const remembered = this.#remembered.get(key);
+    if (!unreported || !remembered) return void this.#unreported.delete(key);
+    void this.#report(key, unreported.registration, unreported.token, remembered.ending, remembered.until - KEEP_MS);
+  }
+
+  #remember(key: string, ending: Ending, endsAt: number): void {
+    this.#forgetAnswer(key);
+    this.#remembered.set(key, { ending, until: endsAt + KEEP_MS });
+    this.#rememberedBytes += ending.answer.length;
+    for (const [old, { until }] of this.#remembered) {
+      const isFull = this.#remembered.size > MAX_REMEMBERED || this.#rememberedBytes > MAX_REMEMBERED_BYTES;
+      if (until > performance.now() && !isFull) break;
+      this.#forgetAnswer(old);
+    }
+  }
+
+  #forgetAnswer(key: string): void {
+    this.#rememberedBytes -= this.#remembered.get(key)?.ending.answer.length ?? 0;
+    this.#remembered.delete(key);
+  }
+
+  #letGo(key: string, flight: InFlight): void {
+    const { registration, isIdempotent, token, id } = flight;
+    if (registration.instance === 'raw' && !isIdempotent)
+      return this.#end(key, flight, failureEnding('worker_lost', true));
+    this.#unfly(key, flight);
+    void this.#requeue(registration, token, id, false);
+  }
+
+  async #requeue(registration: Registration, token: string, id: string, isUnsent: boolean): Promise<void> {
+    const { connection, keys, processId } = this.options;
+    const { scope, segment } = registration;
+    const base = keys.rpc(scope);
+    const args = [base, scope, segment, token, isUnsent ? '1' : '', keys.inboxes, processId, id];
+    for (let tries = 0; tries < 100 && !this.#isStopped; tries++) {
+      try {
+        if ((await connection.run(REQUEUE, [`${base}@reg`], args)) === 1) this.ring(scope, segment);
+        return;
+      } catch {
+        await sleep(100);
+        await connection.whenUp(1000);
+      }
+    }
+  }
+
+  /** Redis can be reached again: what it was not told, or did not tell, is made good. */
+  async #recover(): Promise<void> {
+    for (const [token, registration] of [...this.#unheard]) {
+      this.#unheard.delete(token);
+      await this.#requeue(registration, token, '', true);
+    }
+    for (const key of [...this.#unreported.keys()]) this.#reportAgain(key);
+    for (const { waiting } of this.#loads.values()) for (const registration of waiting) this.pick(registration);
+  }
+
+  #loadOf(daemon: Daemon): Load {
+    const known = this.#loads.get(daemon.id);
+    if (known) return known;
+    const load: Load = { count: 0, waiting: new Set() };
+    this.#loads.set(daemon.id, load);
+    return load;
+  }
+}
+
+function keyOf(scope: string, id: string): string {
+  return `${scope} ${id}`;
+}
+
+function endingOf(answer: DaemonAnswer, maxBytes: number): Ending {
+  if (!answer.ok) return failureEnding('handler_error', true, answer.error);
+  try {
+    return { isResult: true, answer: encodePayload(answer.result, maxBytes), reason: '' };
+  } catch (error) {
+    const { code, message } = error as { code: StoredFailure['code']; message: string };
+    return failureEnding(code === 'payload_too_large' ? code : 'handler_error', true, message);
+  }
+}
+
+function failureEnding(code: StoredFailure['code'], mayHaveRun: boolean, error?: string): Ending {
+  const stored: StoredFailure = { code, mayHaveRun, ...(error !== undefined && { error: error.slice(0, 4000) }) };
+  return { isResult: false, answer: JSON.stringify(stored), reason: stored.error ?? code };
+}
+
+/** Ends of life, in the order in which they were set: the first are the oldest, nearly. */
+function dropOld(ends: Map<string, number>): void {
+  const now = performance.now();
+  for (const [key, until] of ends) {
+    if (until > now) break;
+    ends.delete(key);
+  }
+}

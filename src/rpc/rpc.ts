@@ -1,0 +1,224 @@
+import type { Logger, Meter } from '../core/ports.js';
+import { Service } from '../core/service.js';
+import { sleep, within } from '../core/sleep.js';
+import { LEASE_MS, type Pods } from '../pods/index.js';
+import { RedisClock } from '../redis/clock.js';
+import { Connection, type RedisAddress } from '../redis/connect.js';
+import type { Keys } from '../redis/keys.js';
+import { scoped } from '../wire/names.js';
+import type { CallName, CallRequest } from './call-request.js';
+import { CALLER_SCRIPTS, Caller } from './caller.js';
+import type { Daemon, Dedupe } from './daemon.js';
+import { rpcMetrics } from './metrics.js';
+import type { Outcome } from './outcome.js';
+import { OWNER_SCRIPTS, Owner } from './owner.js';
+import { type KeptRegistration, REGISTRATION_SCRIPTS, Registrations } from './registrations.js';
+import type { RpcSettings } from './settings.js';
+
+const SILENCE_MS = 2500;
+const CHECK_MS = 250;
+
+export interface RpcOptions {
+  readonly url: RedisAddress;
+  readonly keys: Keys;
+  readonly pod: string;
+  readonly processId: string;
+  readonly pods: Pods;
+  readonly settings: RpcSettings;
+  readonly logger: Logger;
+  readonly meter: Meter;
+}
+
+/** A method, and who serves it. */
+export interface MethodState {
+  readonly method: string;
+  readonly state: 'live' | 'away';
+  /** Redis ms; only of one that is away. */
+  readonly since?: number;
+}
+
+/** Durable calls: of this process's callers to daemons anywhere, and of callers anywhere to this process's daemons. */
+export class Rpc extends Service {
+  readonly #connection: Connection;
+  readonly #clock = new RedisClock();
+  readonly #registrations: Registrations;
+  readonly #owner: Owner;
+  readonly #caller: Caller;
+  readonly #daemons = new Set<Daemon>();
+  /** Run id, replication id and role of the Redis that has our registrations. */
+  #redisIs = '';
+  #isDraining = false;
+
+  constructor(private readonly options: RpcOptions) {
+    super();
+    const { url, keys, pod, processId, settings, logger, meter, pods } = options;
+    const metrics = rpcMetrics(meter);
+    this.#connection = new Connection({ url, name: `holdfast:${pod}:rpc`, silenceMs: SILENCE_MS, opensLater: true });
+    const shared = { connection: this.#connection, clock: this.#clock, keys, processId, settings, metrics, logger };
+    this.#registrations = new Registrations({
+      ...shared,
+      onWork: (registration) => this.#owner.pick(registration),
+      onEnded: (scope, id, segment) => this.#caller.onEnded(scope, id, segment),
+    });
+    this.#owner = new Owner({
+      ...shared,
+      registrations: this.#registrations,
+      onAnswer: (scope, id, outcome) => this.#caller.settle(scope, id, outcome),
+    });
+    this.#caller = new Caller({ ...shared, pods, onWork: (scope, segment) => this.#owner.ring(scope, segment) });
+    meter.gauge({ name: 'rpc_inflight', help: 'Calls that this process waits for.' }, () => this.#caller.pendingCount);
+    meter.gauge(
+      { name: 'rpc_requests_inflight', help: 'Requests that daemons of this process have.' },
+      () => this.#owner.inFlightCount,
+    );
+    meter.gauge(
+      { name: 'rpc_registrations', help: 'Methods that daemons of this process serve.' },
+      () => this.#registrations.count,
+    );
+    const { inbox } = pods;
+    inbox.on('rpc-ring', ({ scope, method }) => this.#owner.ring(String(scope), String(method)));
+    inbox.on('rpc-answer', (message) => this.#caller.onAnswer(message));
+    inbox.on('rpc-replaced', ({ scope, method, daemon }) =>
+      this.#registrations.onReplaced(String(scope), String(method), String(daemon)),
+    );
+    inbox.on('rpc-give-up', ({ scope, id, code }) =>
+      this.#owner.giveUp(String(scope), String(id), code === 'timeout' ? 'timeout' : 'cancelled'),
+    );
+  }
+
+  // --- calls
+
+  /** Never rejects; the outcome comes by the call's deadline and half a second. */
+  call(request: CallRequest): Promise<Outcome> {
+    return this.#caller.call(request);
+  }
+
+  /** The outcome of a call made before, by whichever process; `bad_request` if nobody knows of it. */
+  attach(name: CallName): Promise<Outcome> {
+    return this.#caller.attach(name);
+  }
+
+  /** False: Redis could not be told. */
+  cancel(name: CallName): Promise<boolean> {
+    return this.#caller.cancel(name);
+  }
+
+  // --- daemons
+
+  /**
+   * The newest registration of a method wins. `'late'`: Redis did not answer within 2 s; it follows if the daemon stays.
+   *
+   * @param unlessNewerThan a fence from `kept`: whoever registered since then stays
+   */
+  register(
+    daemon: Daemon,
+    method: string,
+    dedupe: Dedupe,
+    unlessNewerThan?: string,
+  ): Promise<'registered' | 'lost' | 'late'> {
+    if (this.#isDraining) return Promise.resolve('late');
+    this.#daemons.add(daemon);
+    return this.#registrations.register(daemon, method, dedupe, unlessNewerThan);
+  }
+
+  async unregister(daemon: Daemon, method: string): Promise<void> {
+    await this.#registrations.release(daemon, 'gone', method);
+  }
+
+  /** For a resume record. */
+  kept(daemon: Daemon): readonly KeptRegistration[] {
+    return this.#registrations.kept(daemon);
+  }
+
+  /** The connection is gone. `isFinal`: it left on purpose, and calls of its methods fail at once. */
+  async leave(daemon: Daemon, isFinal: boolean): Promise<void> {
+    if (!this.#daemons.delete(daemon)) return;
+    const released = this.#registrations.release(daemon, isFinal ? 'gone' : 'away');
+    this.#owner.letGo(daemon);
+    await released;
+  }
+
+  /** What somebody has registered, by whichever process. */
+  async methodsOf(tenant: string, user: string): Promise<readonly MethodState[]> {
+    const { keys, settings } = this.options;
+    const entries = await this.#connection.redis.hgetall(`${keys.rpc(scoped(tenant, user))}@reg`);
+    const methods: MethodState[] = [];
+    for (const [segment, entry] of Object.entries(entries)) {
+      const [, process, rest] = entry.split('|');
+      const method = decodeURIComponent(segment);
+      if (process !== '-') methods.push({ method, state: 'live' });
+      else if (Number(rest) + settings.graceMs > this.#clock.at())
+        methods.push({ method, state: 'away', since: Number(rest) });
+    }
+    return methods.sort((a, b) => (a.method < b.method ? -1 : 1));
+  }
+
+  // --- life
+
+  /** For the reaper: calls of that process's daemons wait for their return. */
+  async buryProcess(processId: string): Promise<void> {
+    const ends = await this.#connection.redis.zscore(this.options.keys.processes, processId);
+    await this.#registrations.bury(processId, ends === null ? this.#clock.at() : Number(ends) - LEASE_MS);
+  }
+
+  /** This process was taken for dead, and isn't. */
+  async returnToLife(): Promise<void> {
+    await this.#registrations.reassertAll();
+  }
+
+  /**
+   * Daemons are sent elsewhere: no pick-ups any more; those that nobody would miss a request of are let go at once, the others
+   * when they have answered, or after `ms`. `close` ends a daemon's transport, so that it comes back elsewhere.
+   */
+  async drain(ms: number, close: (daemon: Daemon) => void, signal?: AbortSignal): Promise<void> {
+    this.#isDraining = true;
+    this.#owner.startDraining();
+    const until = performance.now() + ms;
+    await Promise.all(
+      [...this.#daemons].map(async (daemon) => {
+        while (this.#owner.isBusy(daemon) && performance.now() < until && !signal?.aborted) await sleep(10, signal);
+        await within(1000, this.leave(daemon, false));
+        close(daemon);
+      }),
+    );
+  }
+
+  protected async onStart(): Promise<void> {
+    const connection = this.#connection;
+    connection.on('down', () => this.#clock.doubt());
+    connection.on('ready', () => void this.#checkRedis());
+    connection.open();
+    while (!(await connection.whenUp(500))) if (connection.isClosed) throw new Error('stopped while starting');
+    // what is not known there would be sent twice when it is first used
+    for (const script of [...CALLER_SCRIPTS, ...OWNER_SCRIPTS, ...REGISTRATION_SCRIPTS])
+      await connection.redis.script('LOAD', script.source);
+    await this.#registrations.start();
+  }
+
+  protected async onStop(): Promise<void> {
+    await within(1500, Promise.all([...this.#daemons].map((daemon) => this.leave(daemon, false))));
+    await this.#registrations.stop();
+    this.#owner.stop();
+    this.#caller.stop();
+    this.#connection.close();
+  }
+
+  /** Another Redis may have lost registrations while our lease survives. */
+  async #checkRedis(): Promise<void> {
+    for (let tries = 0; tries < 20; tries++) {
+      try {
+        const info = await this.#connection.redis.info();
+        const facts = ['run_id', 'master_replid', 'role'].map(
+          (name) => new RegExp(`^${name}:(.*)$`, 'm').exec(info)?.[1],
+        );
+        const is = facts.join(' ').trim();
+        if (this.#redisIs !== '' && is !== this.#redisIs) await this.#registrations.reassertAll();
+        this.#redisIs = is;
+        return;
+      } catch {
+        if (!this.#connection.isUp) return;
+        await sleep(CHECK_MS);
+      }
+    }
+  }
+}
