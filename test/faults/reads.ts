@@ -21,6 +21,8 @@ export interface Account {
  */
 export class PlainGroupReader implements AsyncDisposable {
   readonly ids: string[] = [];
+  /** The newest entry that it was given. */
+  #at = '';
   readonly #redis: Redis;
   readonly #running: Promise<void>;
   #isClosed = false;
@@ -41,6 +43,24 @@ export class PlainGroupReader implements AsyncDisposable {
     // the read that is under way may have begun before
     const enough = this.#emptyReads + 2;
     await eventually(() => this.#emptyReads >= enough, { withinMs: 10_000, what: 'the control to be idle' });
+  }
+
+  /** Resolves when it was given an entry since the call: so it has its group, and its next request is another read. */
+  async readsOn(): Promise<void> {
+    const had = this.ids.length;
+    await eventually(() => this.ids.length > had, { withinMs: 15_000, what: 'the control to read on' });
+  }
+
+  /** Resolves when its group counts something as given to it that it was not given: for when no answer reaches it. */
+  async misses(admin: Redis): Promise<void> {
+    // a round trip later it has what was on its way
+    await admin.ping();
+    const isBehind = async (): Promise<boolean> => {
+      const groups = (await admin.xinfo('GROUPS', KEYS.stream)) as unknown[][];
+      const fields = groups.find((flat) => flat[1] === this.group) ?? [];
+      return fields[fields.indexOf('last-delivered-id') + 1] !== this.#at;
+    };
+    await eventually(isBehind, { withinMs: 15_000, what: 'an answer to the control to be lost' });
   }
 
   account(due: Iterable<string>): Account {
@@ -83,9 +103,10 @@ export class PlainGroupReader implements AsyncDisposable {
     );
     const found = (reply as [string, [string, string[]][]][] | null)?.[0]?.[1];
     if (!found) this.#emptyReads++;
-    for (const [, fields] of found ?? []) {
-      const id = /"i":"([^"]+)"/.exec(fields[1] ?? '')?.[1];
-      if (id !== undefined) this.ids.push(id);
+    for (const [id, fields] of found ?? []) {
+      this.#at = id;
+      const event = /"i":"([^"]+)"/.exec(fields[1] ?? '')?.[1];
+      if (event !== undefined) this.ids.push(event);
     }
   }
 }
@@ -100,6 +121,14 @@ export interface ReadFault {
   readonly reader: TestPod;
   readonly control: PlainGroupReader;
   readonly ledger: Ledger;
+}
+
+/** Does `work` while no request of either reader gets through: what it brings about comes before their answer to it. */
+export async function unawares({ proxy, control }: ReadFault, work: () => Promise<void>): Promise<void> {
+  await control.readsOn();
+  proxy.holdRequests(true);
+  await work();
+  proxy.holdRequests(false);
 }
 
 /**
@@ -121,7 +150,10 @@ export async function readUnder(fault: (on: ReadFault) => Promise<void>, user = 
   const ledger = new Ledger(admin);
   const groups = ['pod:reader', 'pod:control'];
   await ledger.during([writer], async () => {
-    await eventually(() => reader.ids.length > 10 && control.ids.length > 10, { what: 'both to read' });
+    await eventually(() => reader.ids.length > 10 && control.ids.length > 10, {
+      withinMs: 15_000,
+      what: 'both to read',
+    });
     await fault({ redis, admin, proxy, groups, reader, control, ledger });
     await eventually(() => ledger.missing(reader).length < 5, { withinMs: 15_000, what: 'the reader to be live' });
   });
