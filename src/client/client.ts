@@ -3,15 +3,20 @@
 import type { Socket } from 'socket.io-client';
 import { RelayError } from '../core/errors.js';
 import { parsePosition } from '../wire/position.js';
+import { type CallOptions, Calls } from './calls.js';
 import { Connection } from './connection.js';
 import { Emitter } from './emitter.js';
-import type { ClientEvents, EventMap, RelayEvent, Resync, Status } from './events.js';
+import type { ClientEvents, EventMap, Presence, PresenceChange, RelayEvent, Resync, Status } from './events.js';
 import { Intake } from './intake.js';
 import { Membership } from './membership.js';
+import { newId } from './new-id.js';
 import { type ClientOptions, type Settings, settle, wholeNumber } from './options.js';
 import { PlaceKeeper } from './place.js';
 import { Progress } from './progress.js';
 import { type Published, type PublishOptions, publishOnce } from './publish.js';
+import type { Handler, Registration } from './registration.js';
+import { Registrations } from './registrations.js';
+import { repeat } from './repeat.js';
 import { Room } from './room.js';
 import { Subscription } from './subscription.js';
 
@@ -20,6 +25,7 @@ const MAX_PUBLISH_MS = 60_000;
 const MAX_PUBLISHING = 1000;
 /** Of the relay's 1,000 a socket has up to three of its own: its user's, tenant's and device's. */
 const MAX_ROOMS = 997;
+const PRESENCE_MS = 10_000;
 
 export interface SubscribeOptions<Events extends EventMap> {
   /** Called for one event after the other, the next when its promise has settled. Without it, use `for await`. */
@@ -41,6 +47,8 @@ export class Client<Events extends EventMap = EventMap> implements AsyncDisposab
   readonly #connection: Connection;
   readonly #intake: Intake<Events>;
   readonly #membership: Membership<Events>;
+  readonly #registrations: Registrations;
+  readonly #calls: Calls;
   readonly #emitter = new Emitter<ClientEvents>();
   readonly #rooms = new Map<string, Room<Events>>();
   /** Rooms of an earlier run that nobody has subscribed yet. */
@@ -78,10 +86,14 @@ export class Client<Events extends EventMap = EventMap> implements AsyncDisposab
     });
     this.#connection = new Connection(settings, {
       resumeFrom: () => this.#intake.received,
-      onConnected: (isRecovered) => void this.#connected(isRecovered),
+      onConnected: (isRecovered) => {
+        // at once: calls wait for it
+        this.#registrations.connected(isRecovered);
+        void this.#connected(isRecovered);
+      },
       onLost: (error) => this.#setStatus({ state: 'connecting', error }),
       onClosed: (error) => void this.#close(error),
-      onEvent: (event, args) => this.#intake.take(event, args),
+      onEvent: (event, args) => this.#take(event, args),
       onPermissions: () => void this.#membership.rejoin(),
       onError: tell,
     });
@@ -95,6 +107,12 @@ export class Client<Events extends EventMap = EventMap> implements AsyncDisposab
       onError: tell,
       onGone: () => this.#taken(),
     });
+    this.#registrations = new Registrations({
+      connection: this.#connection,
+      signal: this.#stop.signal,
+      onError: tell,
+    });
+    this.#calls = new Calls(this.#connection, this.#stop.signal);
     const { signal } = options;
     if (signal?.aborted) void this.close();
     else signal?.addEventListener('abort', () => void this.close(), { once: true, signal: this.#stop.signal });
@@ -191,8 +209,40 @@ export class Client<Events extends EventMap = EventMap> implements AsyncDisposab
   }
 
   /**
-   * Ends everything: loops end, what waits to be published fails, the store holds the place. Rooms stay in the store; what was
-   * not handled yet comes again after the next start. Idempotent.
+   * Calls a method, whoever runs it, and resolves with its result; over reconnects of either side it stays one call.
+   *
+   * @throws {CallError} `no_worker`, `worker_lost`, `handler_error`, `timeout`, `cancelled` …, with `mayHaveRun`
+   */
+  call<Result = unknown>(method: string, params?: unknown, options: CallOptions = {}): Promise<Result> {
+    return this.#calls.call(method, params, options) as Promise<Result>;
+  }
+
+  /**
+   * Runs a method of the token's user from now on, over all connections. The newest registration of a method has it.
+   *
+   * @throws {RelayError} `conflict` if this client has it already; the relay's refusals come by `ready` and `error`
+   */
+  register<Params = unknown, Result = unknown>(method: string, handler: Handler<Params, Result>): Registration {
+    if (this.#closed) throw this.#connection.closedError();
+    return this.#registrations.add(method, handler);
+  }
+
+  /**
+   * Which devices somebody has online, and which methods are registered; default: the token's own user.
+   *
+   * @throws {RelayError} `permission_denied`, `bad_request`; `timeout` after 10 s
+   */
+  async presence(user?: string): Promise<Presence> {
+    const ask = () => this.#connection.request('presence-get', { user }, PRESENCE_MS);
+    const patience = { timeoutMs: PRESENCE_MS, closed: this.#stop.signal };
+    const isWorthIt = (error: RelayError): boolean => error.retryable || error.mayHaveHappened;
+    const { devices, methods } = await repeat(this.#connection, patience, ask, isWorthIt);
+    return { devices, methods } as Presence;
+  }
+
+  /**
+   * Ends everything: loops end, what waits to be published or called fails, methods are unregistered, the store holds the
+   * place. Rooms stay in the store; what was not handled yet comes again after the next start. Idempotent.
    */
   close(): Promise<void> {
     return this.#close(undefined);
@@ -232,6 +282,13 @@ export class Client<Events extends EventMap = EventMap> implements AsyncDisposab
     this.#tellResync();
   }
 
+  #take(event: string, args: readonly unknown[]): void {
+    if (this.#registrations.take(event, args)) return;
+    // nobody else may publish one of that name
+    if (event === 'presence') this.#emitter.emit('presence', args[0] as PresenceChange);
+    this.#intake.take(event, args);
+  }
+
   #close(error: RelayError | undefined): Promise<void> {
     this.#closed ??= this.#end(error);
     return this.#closed;
@@ -240,6 +297,7 @@ export class Client<Events extends EventMap = EventMap> implements AsyncDisposab
   async #end(error: RelayError | undefined): Promise<void> {
     this.#stop.abort();
     const closing = this.#connection.close(error);
+    this.#registrations.close(this.#connection.closedError());
     // a fault ends the connection from inside its own loop
     if (!error) await closing;
     this.#setStatus({ state: 'closed', ...(error && { error }) });
@@ -329,11 +387,6 @@ export class Client<Events extends EventMap = EventMap> implements AsyncDisposab
     this.#status = status;
     this.#emitter.emit('status', status);
   }
-}
-
-/** 128 bits; `randomUUID` is missing on pages that came over plain HTTP. */
-function newId(): string {
-  return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, '0')).join('');
 }
 
 /** A page that goes away runs no timer any more; a web store is written at once. */

@@ -49,11 +49,36 @@ export type Status =
   | { readonly state: 'lagging'; readonly room: string }
   | { readonly state: 'closed'; readonly error?: RelayError };
 
+/** Somebody, as far as the relay knows. */
+export interface Presence {
+  readonly devices: readonly DevicePresence[];
+  /** Registered, with their daemon there or away for a moment. */
+  readonly methods: readonly string[];
+}
+
+export interface DevicePresence {
+  /** Absent where the token names none. */
+  readonly device?: string;
+  /** ms since 1970. */
+  readonly since: number;
+}
+
+/** A device of the token's user came online with its first connection, or went with its last. */
+export interface PresenceChange {
+  readonly user: string;
+  readonly device?: string;
+  readonly online: boolean;
+  /** ms since 1970. */
+  readonly at: number;
+}
+
 export interface ClientEvents {
   status: Status;
   gap: Gap;
   /** The one moment to fetch state anew. Never for a reconnect that brought everything. */
   resync: Resync;
+  /** At most once, and not while the client is away: `presence()` says how it stands. */
+  presence: PresenceChange;
   /** What nobody waits for: a handler that threw, a store that fails, a token that can't be had, a room that is refused. */
   error: RelayError;
 }

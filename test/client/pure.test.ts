@@ -1,7 +1,11 @@
 import fc from 'fast-check';
 import { describe, expect, test, vi } from 'vitest';
+import { type Answer, Answers } from '../../src/client/answers.js';
+import { CallError } from '../../src/client/call-error.js';
+import { defer } from '../../src/client/deferred.js';
 import { Emitter } from '../../src/client/emitter.js';
 import { fingerprint } from '../../src/client/fingerprint.js';
+import { checkSize } from '../../src/client/measure.js';
 import { further, PlaceKeeper, parsePlace } from '../../src/client/place.js';
 import { Progress } from '../../src/client/progress.js';
 import { Replay } from '../../src/client/replay.js';
@@ -67,6 +71,122 @@ describe('what came before', () => {
     for (const id of ['1', '2', '3', '4']) seen.isRepeated('room', id, known);
     expect(['4', '3', '2'].map((id) => seen.isRepeated('room', id, known))).toEqual([true, true, true]);
     expect(seen.isRepeated('room', '1', known)).toBe(false);
+  });
+});
+
+describe('answers', () => {
+  const answerOf = (value: unknown, bytes = 1): Answer => ({ value, bytes });
+
+  test('are given for every delivery, before and after the handler is done, by one run', async () => {
+    const answers = new Answers();
+    const work = defer<Answer>();
+    let runs = 0;
+    const deliver = () =>
+      answers.answer('id', () => {
+        runs++;
+        return work.promise;
+      });
+    const early = [deliver(), deliver()];
+    work.resolve(answerOf('done'));
+    const all = await Promise.all([...early, deliver()]);
+    expect([...all, await deliver()].map(({ value }) => value)).toEqual(['done', 'done', 'done', 'done']);
+    expect(runs).toBe(1);
+    answers.close(new RelayError('cancelled'));
+  });
+
+  test('are kept for a minute after the end, and no timer is left after the last or after closing', async () => {
+    vi.useFakeTimers();
+    try {
+      const answers = new Answers();
+      let runs = 0;
+      const deliver = (id: string) => answers.answer(id, async () => answerOf(++runs));
+      await deliver('old');
+      await vi.advanceTimersByTimeAsync(30_000);
+      await deliver('new');
+      await vi.advanceTimersByTimeAsync(29_000);
+      expect((await deliver('old')).value).toBe(1);
+      await vi.advanceTimersByTimeAsync(2000);
+      expect((await deliver('old')).value).toBe(3);
+      expect((await deliver('new')).value).toBe(2);
+      await vi.advanceTimersByTimeAsync(120_000);
+      expect(answers.keptBytes).toBe(0);
+      expect(vi.getTimerCount()).toBe(0);
+      const last = deliver('last');
+      answers.close(new RelayError('cancelled'));
+      await last;
+      expect(vi.getTimerCount()).toBe(0);
+    } finally {
+      vi.useRealTimers();
+    }
+  });
+
+  test('that are too large to be kept say so, and still nothing runs twice', async () => {
+    const answers = new Answers();
+    let runs = 0;
+    const deliver = (id: number) => answers.answer(`${id}`, async () => answerOf(++runs, 1_000_000));
+    for (let id = 1; id <= 100; id++) {
+      await deliver(id);
+      expect(answers.keptBytes).toBeLessThanOrEqual(16_000_000);
+    }
+    expect((await deliver(1)).value).toMatchObject({ rpcError: true });
+    expect((await deliver(100)).value).toBe(100);
+    expect(runs).toBe(100);
+    answers.close(new RelayError('cancelled'));
+  });
+
+  test('are forgotten from the oldest on, when there are ten thousand', async () => {
+    const answers = new Answers();
+    let runs = 0;
+    const deliver = (id: number) => answers.answer(`${id}`, async () => answerOf(++runs));
+    for (let id = 1; id <= 10_001; id++) await deliver(id);
+    await deliver(10_001);
+    await deliver(2);
+    expect(runs).toBe(10_001);
+    await deliver(1);
+    expect(runs).toBe(10_002);
+    answers.close(new RelayError('cancelled'));
+  });
+
+  test('of handlers that never end are refused unrun when a thousand are in work; those hear that nobody waits', async () => {
+    const answers = new Answers();
+    const aborted: unknown[] = [];
+    const hang = (id: number) =>
+      answers.answer(`${id}`, (signal) => {
+        signal.addEventListener('abort', () => aborted.push(signal.reason));
+        return new Promise(() => {});
+      });
+    for (let id = 1; id <= 1000; id++) void hang(id);
+    expect((await hang(1001)).value).toMatchObject({ rpcError: true });
+    const reason = new RelayError('timeout');
+    answers.giveUp('7', reason);
+    answers.giveUp('unknown', reason);
+    expect(aborted).toEqual([reason]);
+    answers.close(new RelayError('cancelled'));
+    expect(aborted).toHaveLength(1000);
+  });
+});
+
+describe('a size', () => {
+  test('is that of the JSON, binary parts beside it', () => {
+    expect(checkSize('it', 'ab')).toBe(6);
+    expect(checkSize('it', 'é€')).toBe(9);
+    expect(checkSize('it', undefined)).toBe(6);
+    const bytes = new Uint8Array(1000);
+    for (const binary of [bytes, Buffer.from(bytes), bytes.buffer, new Blob([bytes])])
+      expect(checkSize('it', { at: [binary] })).toBe(1000 + '[{"at":[0]}]'.length);
+  });
+
+  test('over the limit, or of what JSON cannot hold, is an error that says so', () => {
+    const size = (value: unknown) => () => checkSize('it', value);
+    expect(size('x'.repeat(999_990))).not.toThrow();
+    expect(size('x'.repeat(1_000_000))).toThrow(expect.objectContaining({ code: 'payload_too_large' }));
+    expect(size(new Uint8Array(1_000_000))).toThrow('it: 1000003 bytes, the limit is 1000000');
+    const circle: { self?: unknown } = {};
+    circle.self = circle;
+    let deep: unknown[] = [];
+    for (let level = 0; level < 100_000; level++) deep = [deep];
+    for (const value of [circle, 1n, deep])
+      expect(size(value)).toThrow(expect.objectContaining({ code: 'bad_request' }));
   });
 });
 
@@ -370,6 +490,12 @@ test('a failure keeps its code, and one that is not known keeps its text and whe
   });
   expect(fromWire({ code: 'toString', retryable: false })).toMatchObject({ code: 'internal' });
   expect(fromWire(undefined)).toMatchObject({ code: 'internal', retryable: false });
+  expect(fromWire({ code: 'unavailable' })).not.toBeInstanceOf(CallError);
+  for (const mayHaveRun of [true, false]) {
+    const failed = fromWire({ ok: false, error: 'gone', code: 'worker_lost', retryable: true, mayHaveRun });
+    expect(failed).toBeInstanceOf(CallError);
+    expect(failed).toMatchObject({ code: 'worker_lost', message: 'gone', mayHaveRun, mayHaveHappened: mayHaveRun });
+  }
 });
 
 test('a listener that throws holds up no other, and is reported as uncaught', async () => {
