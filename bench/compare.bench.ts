@@ -7,48 +7,79 @@ import { delivery } from './parts/delivery.js';
 import { growth } from './parts/growth.js';
 import { recovery } from './parts/recovery.js';
 import { ring } from './parts/ring.js';
+import { rpc } from './parts/rpc.js';
 import { throughput } from './parts/throughput.js';
 import { profiled } from './profile.js';
 import { readSettings } from './settings.js';
-import { table, writeBetweenMarkers } from './table.js';
+import { markdown, type Table, writeBetweenMarkers } from './table.js';
 
-const PARTS = [delivery, throughput, recovery, connect, ring, growth];
+const TABLES: readonly Table[] = [
+  {
+    name: 'bench',
+    parts: [delivery, throughput, recovery, connect, ring, growth],
+    columns: [
+      ['holdfast', 'Holdfast'],
+      ['streams', 'streams adapter'],
+      ['pubsub', 'Pub/Sub adapter'],
+      ['relay', 'Holdfast relay'],
+      ['floor', 'floor'],
+    ],
+    ratio: 'Holdfast / streams',
+  },
+  {
+    name: 'bench-rpc',
+    parts: [rpc],
+    columns: [
+      ['holdfast', 'Holdfast'],
+      ['bullmq', 'stock BullMQ'],
+      ['emitWithAck', '`emitWithAck`'],
+      ['fetchSockets', '`fetchSockets`'],
+    ],
+    ratio: 'Holdfast / peer',
+  },
+];
 
 it('Holdfast beside its alternatives', async () => {
   const settings = readSettings(
     process.env,
-    PARTS.map(({ name }) => name),
+    TABLES.flatMap(({ parts }) => parts.map(({ name }) => name)),
   );
-  const { rounds, sides, profile } = settings;
-  const wants = (run: string): boolean => profile === undefined || profile === run;
+  const { rounds, sides, callSides, profile, only } = settings;
+  const isWhole = ({ parts }: Table): boolean => parts.every(({ name }) => only?.includes(name) ?? true);
+  if (settings.isWriting && !TABLES.some(isWhole)) throw new Error('BENCH_WRITE: wants all parts of a table');
   const bench: Bench = {
     rounds,
     sides,
-    wants,
+    callSides,
+    wants: (run) => profile === undefined || profile === run,
     scaled: (count) => Math.max(1, Math.round(count * settings.scale)),
-    profiled: (run, side, role, work) => (profile === run ? profiled(side[role], `${side.name} ${run}`, work) : work()),
+    profiled: (run, worker, work) => (profile === run ? profiled(worker, `${worker.name} ${run}`, work) : work()),
   };
-  const figures: Figure[] = [];
   const failures: unknown[] = [];
-  for (const part of PARTS) {
-    if (settings.only && !settings.only.includes(part.name)) continue;
-    const startedAt = performance.now();
-    try {
-      const found = await part.run(bench);
-      figures.push(...found);
-      console.log(`${part.name}, ${((performance.now() - startedAt) / 1000).toFixed(0)} s\n${table(found)}`);
-    } catch (error) {
-      // the other parts still have something to say
-      console.error(`${part.name} failed:`, error);
-      failures.push(error);
+  for (const table of TABLES) {
+    const parts = table.parts.filter(({ name }) => only?.includes(name) ?? true);
+    const figures: Figure[] = [];
+    for (const part of parts) {
+      const startedAt = performance.now();
+      try {
+        const found = await part.run(bench);
+        figures.push(...found);
+        const seconds = ((performance.now() - startedAt) / 1000).toFixed(0);
+        console.log(`${part.name}, ${seconds} s\n${markdown(table, found)}`);
+      } catch (error) {
+        // the other parts still have something to say
+        console.error(`${part.name} failed:`, error);
+        failures.push(error);
+      }
     }
+    if (settings.isWriting && failures.length === 0 && isWhole(table)) await write(table, figures, rounds);
   }
   if (failures.length > 0) throw new AggregateError(failures, `${failures.length} parts failed`);
-  if (!settings.isWriting) return;
-  await recordEvidence('bench', figures);
-  const machine = `Medians of ${rounds} rounds on ${cpus().length} shared cores with Node ${process.version.slice(1)}, made by \`BENCH_WRITE=1 npm run bench\`.`;
-  writeBetweenMarkers(
-    new URL('../README.md', import.meta.url),
-    `${machine}\n\n${table(figures.filter(({ isDetail }) => !isDetail))}`,
-  );
 });
+
+async function write(table: Table, figures: readonly Figure[], rounds: number): Promise<void> {
+  await recordEvidence(table.name, figures);
+  const machine = `Medians of ${rounds} rounds on ${cpus().length} shared cores with Node ${process.version.slice(1)}, made by \`BENCH_WRITE=1 npm run bench\`.`;
+  const rows = figures.filter(({ isDetail }) => !isDetail);
+  writeBetweenMarkers(new URL('../README.md', import.meta.url), table.name, `${machine}\n\n${markdown(table, rows)}`);
+}

@@ -11,14 +11,17 @@ export class Monitor implements Disposable {
 
   private constructor(
     private readonly socket: Socket,
-    private readonly isWanted: (command: readonly string[]) => boolean,
+    private readonly isWanted: (command: readonly string[], source: string) => boolean,
   ) {
     socket.setEncoding('latin1');
     socket.on('data', (chunk: string) => this.#take(chunk));
   }
 
-  /** @param isWanted gets name and arguments of a command, as MONITOR quotes them */
-  static async start(port: number, isWanted: (command: readonly string[]) => boolean): Promise<Monitor> {
+  /** @param isWanted gets name and arguments of a command, as MONITOR quotes them, and its client's address or `lua` */
+  static async start(
+    port: number,
+    isWanted: (command: readonly string[], source: string) => boolean,
+  ): Promise<Monitor> {
     const socket = connect(port, '127.0.0.1');
     await once(socket, 'connect');
     const monitor = new Monitor(socket, isWanted);
@@ -44,7 +47,8 @@ export class Monitor implements Disposable {
     this.#rest = lines.pop() as string;
     for (const line of lines) {
       const command = [...line.matchAll(/"((?:[^"\\]|\\.)*)"/g)].map(([, text]) => text as string);
-      if (this.isWanted(command)) this.#matches++;
+      const source = /^\S+ \[\d+ (\S+)\]/.exec(line)?.[1] ?? '';
+      if (this.isWanted(command, source)) this.#matches++;
     }
   }
 }

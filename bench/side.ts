@@ -175,7 +175,8 @@ export class Side implements AsyncDisposable {
   }
 }
 
-async function relaySettings(redisUrl: string, pod: string) {
+/** Of `relay.mjs`. */
+export async function relaySettings(redisUrl: string, pod: string, more: Readonly<Record<string, string>> = {}) {
   const env = {
     PORT: String(await freePort()),
     OPS_PORT: String(await freePort()),
@@ -185,6 +186,7 @@ async function relaySettings(redisUrl: string, pod: string) {
     HOLDFAST_POD: pod,
     HOLDFAST_JWT_SECRET: TEST_JWT_SECRET,
     HOLDFAST_API_KEYS: TEST_API_KEY,
+    ...more,
   };
   return { env, apiKey: TEST_API_KEY };
 }

@@ -1,28 +1,33 @@
 import { readFileSync, writeFileSync } from 'node:fs';
-import { type Aim, type Figure, isMet, median, ratio } from './figures.js';
-import type { SideName } from './side.js';
+import { type Aim, type Contestant, type Figure, isMet, median, type Part, ratio } from './figures.js';
 
-const COLUMNS: readonly (readonly [SideName, string])[] = [
-  ['holdfast', 'Holdfast'],
-  ['streams', 'streams adapter'],
-  ['pubsub', 'Pub/Sub adapter'],
-  ['relay', 'Holdfast relay'],
-  ['floor', 'floor'],
-];
-const BEGIN = '<!-- bench:begin -->';
-const END = '<!-- bench:end -->';
+/** What the figures of some parts come together in; it is written as a whole or not at all. */
+export interface Table {
+  readonly parts: readonly Part[];
+  /** Of the evidence, and of the markers in the README. */
+  readonly name: string;
+  readonly columns: readonly (readonly [Contestant, string])[];
+  /** Of the column of ratios. */
+  readonly ratio: string;
+}
 
-/** Markdown: one row per figure, medians over the rounds, and our value divided by the streams adapter's beside its aim. */
-export function table(figures: readonly Figure[]): string {
-  const columns = COLUMNS.filter(([side]) => figures.some(({ samples }) => samples[side]));
-  const head = ['', ...columns.map(([, title]) => title), 'Holdfast / streams', 'aim'];
+/** Markdown: one row per figure, medians over the rounds, and our value divided by the peer's beside its aim. */
+export function markdown(table: Table, figures: readonly Figure[]): string {
+  const columns = table.columns.filter(([side]) => figures.some(({ samples }) => samples[side]));
+  const head = ['', ...columns.map(([, title]) => title), table.ratio, 'aim'];
   const rows = figures.map((figure) => [
     `${figure.title}, ${figure.unit}`,
     ...columns.map(([side]) => digits(median(figure.samples[side] ?? []))),
-    digits(ratio(figure) ?? Number.NaN),
+    beside(table, figure),
     aim(figure),
   ]);
   return [head, head.map(() => '---'), ...rows].map((cells) => `| ${cells.join(' | ')} |`).join('\n');
+}
+
+function beside(table: Table, figure: Figure): string {
+  const value = ratio(figure);
+  if (value === undefined || !figure.peer) return digits(value ?? Number.NaN);
+  return `${digits(value)} × ${new Map(table.columns).get(figure.peer)}`;
 }
 
 /** Three digits that count. */
@@ -40,14 +45,15 @@ function aim(figure: Figure): string {
 }
 
 function aimText(aim: Aim, unit: string): string {
-  if ('atMost' in aim) return `≤ ${aim.atMost}`;
+  if ('atMost' in aim) return `≤ ${+aim.atMost.toFixed(3)}`;
   return 'atLeast' in aim ? `≥ ${aim.atLeast}` : `≤ ${aim.limit} ${unit}`;
 }
 
-/** Replaces what is between the markers of a page. */
-export function writeBetweenMarkers(path: URL, text: string): void {
+/** Replaces what is between the markers of that name in a page. */
+export function writeBetweenMarkers(path: URL, name: string, text: string): void {
   const page = readFileSync(path, 'utf8');
-  const [begin, end] = [page.indexOf(BEGIN), page.indexOf(END)];
-  if (begin < 0 || end < begin) throw new Error(`${path.pathname}: no ${BEGIN} … ${END}`);
-  writeFileSync(path, `${page.slice(0, begin + BEGIN.length)}\n${text}\n${page.slice(end)}`);
+  const [opening, closing] = [`<!-- ${name}:begin -->`, `<!-- ${name}:end -->`];
+  const [begin, end] = [page.indexOf(opening), page.indexOf(closing)];
+  if (begin < 0 || end < begin) throw new Error(`${path.pathname}: no ${opening} … ${closing}`);
+  writeFileSync(path, `${page.slice(0, begin + opening.length)}\n${text}\n${page.slice(end)}`);
 }

@@ -24,7 +24,7 @@ export class Worker implements AsyncDisposable {
    * @param file beside this one
    */
   constructor(
-    private readonly name: string,
+    readonly name: string,
     file: string,
     args: readonly string[] = [],
     nodeFlags: readonly string[] = [],
@@ -38,6 +38,10 @@ export class Worker implements AsyncDisposable {
     this.#process.on('exit', (code, signal) => {
       for (const { reject } of this.#asked.values()) reject(new Error(`${name} ended: ${signal ?? code}`));
     });
+  }
+
+  get pid(): number {
+    return this.#process.pid ?? -1;
   }
 
   get isRunning(): boolean {

@@ -60,8 +60,8 @@ async function atRate(bench: Bench, sides: readonly Side[], rate: Rate): Promise
   } satisfies Record<string, Spec>;
   const taken = await interleave(sides, bench.rounds, async (side) => {
     const publish = () => side.publish(plan, { perSecond, isTimed: true });
-    const cost = await bench.profiled(`delivery:${run}`, side, 'receiving', () =>
-      bench.profiled(`publish:${run}`, side, 'sending', publish),
+    const cost = await bench.profiled(`delivery:${run}`, side.receiving, () =>
+      bench.profiled(`publish:${run}`, side.sending, publish),
     );
     return {
       delivery: cost.receivingUs / cost.deliveries,

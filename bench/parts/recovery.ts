@@ -101,7 +101,7 @@ async function round(bench: Bench, side: Side, { run, seen, missed }: Scenario, 
   await side.receiving.ask('watch');
   const [before] = await side.cpu();
   const [back, reads] = await side.countingReads(() =>
-    bench.profiled(`recovery:${run}`, side, 'receiving', () => comeBack(side)),
+    bench.profiled(`recovery:${run}`, side.receiving, () => comeBack(side)),
   );
   await side.quiet();
   const [after] = await side.cpu();

@@ -16,8 +16,8 @@ export const throughput: Part = {
       for (const side of sides) await side.publish(plan, { perSecond: BURST });
       const specs = { perSecond: { title: 'to one subscriber', unit: 'events/s', aim: { atLeast: 2 } } };
       const taken = await interleave(sides, bench.rounds, async (side) => {
-        const { events, wallMs } = await bench.profiled('throughput:receiving', side, 'receiving', () =>
-          bench.profiled('throughput:sending', side, 'sending', () => side.publish(plan, { perSecond: BURST })),
+        const { events, wallMs } = await bench.profiled('throughput:receiving', side.receiving, () =>
+          bench.profiled('throughput:sending', side.sending, () => side.publish(plan, { perSecond: BURST })),
         );
         return { perSecond: (events / wallMs) * 1000 };
       });
