@@ -4,7 +4,7 @@ import type { Connection } from './connection.js';
 import { checkSize } from './measure.js';
 import { newId } from './new-id.js';
 import { wholeNumber } from './options.js';
-import { repeat } from './repeat.js';
+import type { Repeater } from './repeat.js';
 
 const MAX_MS = 600_000;
 const MAX_PENDING = 1000;
@@ -39,15 +39,12 @@ export class Calls {
 
   constructor(
     private readonly connection: Connection,
-    private readonly closed: AbortSignal,
+    private readonly repeater: Repeater,
   ) {}
 
   /** @throws {CallError} */
   async call(method: string, params: unknown, options: CallOptions): Promise<unknown> {
     const { user, timeoutMs = 30_000, waitForWorkerMs, signal, idempotent = false } = options;
-    wholeNumber('timeoutMs', timeoutMs, 1, MAX_MS);
-    if (waitForWorkerMs !== undefined) wholeNumber('waitForWorkerMs', waitForWorkerMs, 0, MAX_MS);
-    checkSize('params', params);
     const endsAt = performance.now() + timeoutMs;
     let id = options.id ?? `c-${newId()}`;
     let isOut = false;
@@ -70,9 +67,12 @@ export class Calls {
       id = `c-${newId()}`;
       return true;
     };
-    const patience = { timeoutMs, marginMs: MARGIN_MS, signal, closed: this.closed };
+    const patience = { timeoutMs, marginMs: MARGIN_MS, signal };
     try {
-      return await this.#counted(() => repeat(this.connection, patience, attempt, isWorthIt));
+      wholeNumber('timeoutMs', timeoutMs, 1, MAX_MS);
+      if (waitForWorkerMs !== undefined) wholeNumber('waitForWorkerMs', waitForWorkerMs, 0, MAX_MS);
+      checkSize('params', params);
+      return await this.#counted(() => this.repeater.repeat(patience, attempt, isWorthIt));
     } catch (error) {
       mayHaveRun ||= isOut;
       const isCancelled = signal?.aborted === true;
@@ -90,10 +90,8 @@ export class Calls {
   /** Tells the relay as long as it could still run. What it answers is of no use to anybody. */
   async #cancel(call: object, timeoutMs: number): Promise<void> {
     const attempt = (): Promise<unknown> => this.connection.request('rpc-cancel', call, CANCEL_MS);
-    const patience = { timeoutMs, closed: this.closed };
-    await this.#counted(() =>
-      repeat(this.connection, patience, attempt, (error) => error.retryable || error.mayHaveHappened),
-    ).catch(() => {});
+    const isWorthIt = (error: RelayError): boolean => error.retryable || error.mayHaveHappened;
+    await this.#counted(() => this.repeater.repeat({ timeoutMs }, attempt, isWorthIt)).catch(() => {});
   }
 
   async #counted<T>(work: () => Promise<T>): Promise<T> {

@@ -16,7 +16,7 @@ import { Progress } from './progress.js';
 import { type Published, type PublishOptions, publishOnce } from './publish.js';
 import type { Handler, Registration } from './registration.js';
 import { Registrations } from './registrations.js';
-import { repeat } from './repeat.js';
+import { Repeater } from './repeat.js';
 import { Room } from './room.js';
 import { Subscription } from './subscription.js';
 
@@ -48,6 +48,7 @@ export class Client<Events extends EventMap = EventMap> implements AsyncDisposab
   readonly #intake: Intake<Events>;
   readonly #membership: Membership<Events>;
   readonly #registrations: Registrations;
+  readonly #repeater: Repeater;
   readonly #calls: Calls;
   readonly #emitter = new Emitter<ClientEvents>();
   readonly #rooms = new Map<string, Room<Events>>();
@@ -112,7 +113,8 @@ export class Client<Events extends EventMap = EventMap> implements AsyncDisposab
       signal: this.#stop.signal,
       onError: tell,
     });
-    this.#calls = new Calls(this.#connection, this.#stop.signal);
+    this.#repeater = new Repeater(this.#connection);
+    this.#calls = new Calls(this.#connection, this.#repeater);
     const { signal } = options;
     if (signal?.aborted) void this.close();
     else signal?.addEventListener('abort', () => void this.close(), { once: true, signal: this.#stop.signal });
@@ -234,9 +236,8 @@ export class Client<Events extends EventMap = EventMap> implements AsyncDisposab
    */
   async presence(user?: string): Promise<Presence> {
     const ask = () => this.#connection.request('presence-get', { user }, PRESENCE_MS);
-    const patience = { timeoutMs: PRESENCE_MS, closed: this.#stop.signal };
     const isWorthIt = (error: RelayError): boolean => error.retryable || error.mayHaveHappened;
-    const { devices, methods } = await repeat(this.#connection, patience, ask, isWorthIt);
+    const { devices, methods } = await this.#repeater.repeat({ timeoutMs: PRESENCE_MS }, ask, isWorthIt);
     return { devices, methods } as Presence;
   }
 
@@ -297,6 +298,7 @@ export class Client<Events extends EventMap = EventMap> implements AsyncDisposab
   async #end(error: RelayError | undefined): Promise<void> {
     this.#stop.abort();
     const closing = this.#connection.close(error);
+    this.#repeater.close();
     this.#registrations.close(this.#connection.closedError());
     // a fault ends the connection from inside its own loop
     if (!error) await closing;

@@ -98,6 +98,10 @@ export class Connection {
     return this.socket.connected;
   }
 
+  get isClosed(): boolean {
+    return this.#stop.signal.aborted;
+  }
+
   start(): void {
     this.#running ??= this.#run();
   }

@@ -12,48 +12,59 @@ export interface Patience {
   /** How much longer the answer to what was sent in time is waited for; default 0. */
   readonly marginMs?: number;
   readonly signal?: AbortSignal | undefined;
-  /** Of the client. */
-  readonly closed: AbortSignal;
 }
 
-/**
- * Asks on one connection after the other until there is an answer, or an error that `isWorthIt` doesn't want another try for.
- *
- * @throws {RelayError} that error; `timeout` when it is given up, with the last one as its cause; what the client was closed with
- */
-export async function repeat<T>(
-  connection: Connection,
-  { timeoutMs, marginMs = 0, signal, closed }: Patience,
-  attempt: (leftMs: number) => Promise<T>,
-  isWorthIt: (error: RelayError) => boolean,
-): Promise<T> {
-  const endsAt = performance.now() + timeoutMs;
-  const limit = new AbortController();
-  const stop = (): void => limit.abort();
-  const timer = setTimeout(stop, timeoutMs + marginMs);
-  for (const end of [signal, closed]) {
-    if (end?.aborted) stop();
-    end?.addEventListener('abort', stop, { once: true });
+/** Asks on one connection after the other, until there is an answer. */
+export class Repeater {
+  /** Of all that is asked: one signal would warn of so many listeners. */
+  readonly #limits = new Set<AbortController>();
+
+  constructor(private readonly connection: Connection) {}
+
+  /** What is asked ends with what the connection was closed with. */
+  close(): void {
+    for (const limit of this.#limits) limit.abort();
   }
-  let last: RelayError | undefined;
-  const givenUp = (): RelayError =>
-    closed.aborted ? connection.closedError() : new RelayError('timeout', undefined, { cause: last });
-  try {
-    for (let tries = 0; ; tries++) {
-      await abortable(connection.connected(), limit.signal, givenUp);
-      const leftMs = Math.ceil(endsAt - performance.now());
-      if (leftMs <= 0 || limit.signal.aborted) throw givenUp();
-      try {
-        return await abortable(attempt(leftMs), limit.signal, givenUp);
-      } catch (error) {
-        last = error as RelayError;
-        if (limit.signal.aborted || !isWorthIt(last)) throw last;
+
+  /**
+   * @param attempt one try, which has `leftMs` to its end
+   * @throws {RelayError} what `isWorthIt` wants no other try for; `timeout` when it is given up, with the last error as its
+   * cause; what the client was closed with
+   */
+  async repeat<T>(
+    { timeoutMs, marginMs = 0, signal }: Patience,
+    attempt: (leftMs: number) => Promise<T>,
+    isWorthIt: (error: RelayError) => boolean,
+  ): Promise<T> {
+    const endsAt = performance.now() + timeoutMs;
+    const limit = new AbortController();
+    const stop = (): void => limit.abort();
+    const timer = setTimeout(stop, timeoutMs + marginMs);
+    if (signal?.aborted) stop();
+    signal?.addEventListener('abort', stop, { once: true });
+    this.#limits.add(limit);
+    let last: RelayError | undefined;
+    const givenUp = (): RelayError => new RelayError('timeout', undefined, { cause: last });
+    try {
+      for (let tries = 0; ; tries++) {
+        await abortable(this.connection.connected(), limit.signal, givenUp);
+        const leftMs = Math.ceil(endsAt - performance.now());
+        if (leftMs <= 0 || limit.signal.aborted) throw givenUp();
+        try {
+          return await abortable(attempt(leftMs), limit.signal, givenUp);
+        } catch (error) {
+          last = error as RelayError;
+          if (limit.signal.aborted || !isWorthIt(last)) throw last;
+        }
+        const waitMs = Math.max(last.retryAfterMs ?? 0, fullJitter(tries, BACKOFF_BASE_MS, BACKOFF_CAP_MS));
+        await sleep(Math.min(waitMs, endsAt - performance.now()), limit.signal);
       }
-      const waitMs = Math.max(last.retryAfterMs ?? 0, fullJitter(tries, BACKOFF_BASE_MS, BACKOFF_CAP_MS));
-      await sleep(Math.min(waitMs, endsAt - performance.now()), limit.signal);
+    } catch (error) {
+      throw this.connection.isClosed ? this.connection.closedError() : error;
+    } finally {
+      clearTimeout(timer);
+      signal?.removeEventListener('abort', stop);
+      this.#limits.delete(limit);
     }
-  } finally {
-    clearTimeout(timer);
-    for (const end of [signal, closed]) end?.removeEventListener('abort', stop);
   }
 }
