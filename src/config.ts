@@ -236,6 +236,26 @@ export const OPTIONS = {
     'origins that browsers may come from; unset = any',
   ),
   polling: option('HOLDFAST_GATEWAY_POLLING', flag, false, 'HTTP long-polling; needs session affinity at the balancer'),
+  rpcGraceMs: option(
+    'HOLDFAST_RPC_GRACE_MS',
+    duration(0, 10 * MINUTE),
+    8 * SECOND,
+    'a daemon whose connection died may come back for that long',
+  ),
+  rpcAbsentGraceMs: option(
+    'HOLDFAST_RPC_ABSENT_GRACE_MS',
+    duration(0, 10 * MINUTE),
+    0,
+    'a call waits that long for a first registration of its method',
+  ),
+  rpcMaxQueued: option('HOLDFAST_RPC_MAX_QUEUED', integer(1, 1_000_000), 1000, 'calls of one method that wait'),
+  rpcInFlight: option('HOLDFAST_RPC_IN_FLIGHT', integer(1, 10_000), 64, 'requests that one daemon has in work'),
+  rpcMaxPayloadBytes: option(
+    'HOLDFAST_RPC_MAX_PAYLOAD_BYTES',
+    integer(1024, 16 * MB),
+    1_000_000,
+    'of the params of a call, and of its result',
+  ),
   logBufferBytes: option(
     'HOLDFAST_OPS_LOG_BUFFER_BYTES',
     integer(1024, 2 ** 30),

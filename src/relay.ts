@@ -12,6 +12,7 @@ import { Pods } from './pods/index.js';
 import { Connection } from './redis/connect.js';
 import { Keys } from './redis/keys.js';
 import { type RedisFacts, untilServing } from './redis/serving.js';
+import { Rpc } from './rpc/index.js';
 import { VERSION } from './version.js';
 import { EVENTS_TOPIC } from './wire/event.js';
 
@@ -44,6 +45,7 @@ export class Relay extends Service {
   readonly #pods: Pods;
   readonly #log: EventLog;
   readonly #gateway: Gateway;
+  readonly #rpc: Rpc;
   readonly #ops: OpsListener;
   readonly #probe: Connection;
   readonly #gate = new AbortController();
@@ -63,14 +65,29 @@ export class Relay extends Service {
     const onFenced = (): void => this.#fenced();
     this.#pods = new Pods({
       ...shared,
-      handOvers: [(dead) => this.#gateway.buryProcess(dead)],
-      onReturn: () => void this.#gateway.returnToLife(),
+      handOvers: [(dead) => this.#gateway.buryProcess(dead), (dead) => this.#rpc.buryProcess(dead)],
+      onReturn: () => {
+        void this.#gateway.returnToLife();
+        void this.#rpc.returnToLife();
+      },
       onLost: onFenced,
+    });
+    this.#rpc = new Rpc({
+      ...shared,
+      pods: this.#pods,
+      settings: {
+        graceMs: config.rpcGraceMs,
+        absentGraceMs: config.rpcAbsentGraceMs,
+        maxQueued: config.rpcMaxQueued,
+        inFlight: config.rpcInFlight,
+        maxPayloadBytes: config.rpcMaxPayloadBytes,
+      },
     });
     this.#gateway = new Gateway({
       ...config,
       ...shared,
       pods: this.#pods,
+      rpc: this.#rpc,
       verifier: new TokenVerifier({
         secret: config.jwtSecret,
         publicKey: config.jwtPublicKey,
@@ -145,6 +162,7 @@ export class Relay extends Service {
       () => this.#pods.start(),
       () => this.#pods.hearSelf(),
       () => this.#log.start(),
+      () => this.#rpc.start(),
       async () => this.#gateway.attach(this.#log),
       () => this.#gateway.start(),
       async () => this.#log.beginReading(),
@@ -187,6 +205,7 @@ export class Relay extends Service {
   async #stopRooms(): Promise<void> {
     const rooms: readonly (readonly [string, Service, number])[] = [
       ['gateway', this.#gateway, 8000],
+      ['rpc', this.#rpc, 3000],
       ['log', this.#log, 4000],
       ['pods', this.#pods, 2000],
       ['ops', this.#ops, 1000],

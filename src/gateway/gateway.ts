@@ -4,6 +4,7 @@ import { Service } from '../core/service.js';
 import type { EventLog, ReaderHandler } from '../log/index.js';
 import type { Pods } from '../pods/index.js';
 import type { Keys } from '../redis/keys.js';
+import type { Rpc } from '../rpc/index.js';
 import { Ephemeral } from './ephemeral.js';
 import { PublicHttpServer } from './http/server.js';
 import { Hub } from './hub.js';
@@ -25,6 +26,7 @@ export interface GatewayOptions {
   readonly pod: string;
   readonly processId: string;
   readonly pods: Pods;
+  readonly rpc: Rpc;
   readonly verifier: TokenVerifier;
   readonly apiKeys: ApiKeys;
   readonly version: string;
@@ -34,6 +36,7 @@ export interface GatewayOptions {
   readonly pingIntervalMs: number;
   readonly pingTimeoutMs: number;
   readonly maxPayloadBytes: number;
+  readonly rpcMaxPayloadBytes: number;
   readonly positionHeartbeatMs: number;
   readonly recoveryWindowMs: number;
   readonly ringBytes: number;

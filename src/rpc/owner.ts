@@ -90,7 +90,7 @@ export class Owner {
   /** Told to give up while the pick-up was under way. */
   readonly #givenUp = new Map<string, number>();
   #tokens = 0;
-  #isDraining = false;
+  readonly #retired = new WeakSet<Daemon>();
   #isStopped = false;
   readonly #onReady = (): void => void this.#recover();
 
@@ -118,7 +118,7 @@ export class Owner {
   }
 
   pick(registration: Registration): void {
-    if (this.#isDraining || this.#isStopped) return;
+    if (!this.#mayPick(registration)) return;
     if (registration.isPicking) {
       registration.mustPickAgain = true;
       return;
@@ -145,9 +145,9 @@ export class Owner {
     this.#loads.delete(daemon.id);
   }
 
-  /** No pick-ups from now on. */
-  startDraining(): void {
-    this.#isDraining = true;
+  /** It gets nothing more. */
+  retire(daemon: Daemon): void {
+    this.#retired.add(daemon);
   }
 
   /** Has requests in work that nobody else may have. */
@@ -179,7 +179,7 @@ export class Owner {
           load.count -= free;
         }
         if (left > 0) registration.mustPickAgain = true;
-      } while (registration.mustPickAgain && !this.#isDraining && this.options.registrations.has(registration));
+      } while (registration.mustPickAgain && this.#mayPick(registration));
     } catch (error) {
       // a connection that is lost is waited for; a Redis that refuses is asked again in a moment
       load.waiting.add(registration);
@@ -189,6 +189,10 @@ export class Owner {
     }
     if (registration.mustPickAgain) this.pick(registration);
     else this.#fill(load);
+  }
+
+  #mayPick(registration: Registration): boolean {
+    return !this.#isStopped && !this.#retired.has(registration.daemon) && this.options.registrations.has(registration);
   }
 
   /** @returns how many jobs still wait */

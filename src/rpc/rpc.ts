@@ -47,7 +47,6 @@ export class Rpc extends Service {
   readonly #daemons = new Set<Daemon>();
   /** Run id, replication id and role of the Redis that has our registrations. */
   #redisIs = '';
-  #isDraining = false;
 
   constructor(private readonly options: RpcOptions) {
     super();
@@ -116,7 +115,6 @@ export class Rpc extends Service {
     dedupe: Dedupe,
     unlessNewerThan?: string,
   ): Promise<'registered' | 'lost' | 'late'> {
-    if (this.#isDraining) return Promise.resolve('late');
     this.#daemons.add(daemon);
     return this.#registrations.register(daemon, method, dedupe, unlessNewerThan);
   }
@@ -167,20 +165,13 @@ export class Rpc extends Service {
   }
 
   /**
-   * Daemons are sent elsewhere: no pick-ups any more; those that nobody would miss a request of are let go at once, the others
-   * when they have answered, or after `ms`. `close` ends a daemon's transport, so that it comes back elsewhere.
+   * A daemon is about to be sent elsewhere: it gets nothing more, and is let go at once if nobody would miss what it has in work,
+   * else when it has answered, or at `until` (monotonic ms). Its transport can be closed then.
    */
-  async drain(ms: number, close: (daemon: Daemon) => void, signal?: AbortSignal): Promise<void> {
-    this.#isDraining = true;
-    this.#owner.startDraining();
-    const until = performance.now() + ms;
-    await Promise.all(
-      [...this.#daemons].map(async (daemon) => {
-        while (this.#owner.isBusy(daemon) && performance.now() < until && !signal?.aborted) await sleep(10, signal);
-        await within(1000, this.leave(daemon, false));
-        close(daemon);
-      }),
-    );
+  async retire(daemon: Daemon, until: number, signal?: AbortSignal): Promise<void> {
+    this.#owner.retire(daemon);
+    while (this.#owner.isBusy(daemon) && performance.now() < until && !signal?.aborted) await sleep(10, signal);
+    await within(1000, this.leave(daemon, false));
   }
 
   protected async onStart(): Promise<void> {

@@ -3,6 +3,7 @@ import { type ErrorCode, RelayError, toWireError } from '../../core/errors.js';
 import type { Logger } from '../../core/ports.js';
 import { sleep, within } from '../../core/sleep.js';
 import type { EventLog } from '../../log/index.js';
+import { type Failure, RPC_COMMANDS, type RpcCommand } from '../../rpc/index.js';
 import { isRoom } from '../../wire/names.js';
 import { formatPosition, parsePosition } from '../../wire/position.js';
 import type { Ephemeral } from '../ephemeral.js';
@@ -41,7 +42,7 @@ export interface CommandOptions {
   readonly logger: Logger;
 }
 
-type Command = 'subscribe' | 'unsubscribe' | 'publish' | 'auth-refresh';
+type Command = 'subscribe' | 'unsubscribe' | 'publish' | 'auth-refresh' | RpcCommand;
 type Ack = (answer: object) => void;
 
 /** What a client can ask. Every event is answered through its ack if it brought one; none can throw out of here. */
@@ -69,6 +70,10 @@ export class Commands {
     });
     inTurn('subscribe', ['room', 'from'], (payload) => this.#subscribe(session, payload));
     inTurn('unsubscribe', ['room'], (payload) => this.#unsubscribe(session, payload));
+    for (const command of RPC_COMMANDS)
+      listen(command, (payload, reply) => {
+        void this.#answer(session, command, () => session.rpc.answer(command, payload), reply);
+      });
     inTurn('auth-refresh', ['token'], (payload) => this.#refresh(session, payload));
   }
 
@@ -82,6 +87,7 @@ export class Commands {
     this.options.metrics.commands.inc({ command, code: 'too_many_requests' });
     reply({
       ok: false,
+      ...(isCall(command) && { mayHaveRun: false }),
       ...toWireError(new RelayError('too_many_requests', undefined, { retryAfterMs: over?.retryAfterMs ?? 1000 })),
     });
     return false;
@@ -99,13 +105,15 @@ export class Commands {
     try {
       // what waited for its turn while the connection was lost
       if (session.subscriber.state === 'closed') throw new RelayError('cancelled');
-      reply({ ok: true, ...(await work()) });
+      const answer = { ok: true, ...(await work()) };
+      if (!answer.ok) code = (answer as unknown as Failure).code;
+      reply(answer);
     } catch (error) {
       const wire = toWireError(error);
       code = wire.code;
       if (!(error instanceof RelayError))
         logger.error({ event: 'command_failed', command, err: error }, 'a command failed by a fault of ours');
-      reply({ ok: false, ...wire });
+      reply({ ok: false, ...wire, ...(isCall(command) && { mayHaveRun: false }) });
     }
     metrics.commands.inc({ command, code });
   }
@@ -292,6 +300,11 @@ export class Commands {
     await session.save();
     return {};
   }
+}
+
+/** Its failures say whether the handler may have run. */
+function isCall(command: Command): boolean {
+  return command === 'rpc-call' || command === 'rpc-attach';
 }
 
 type Kept = keyof typeof KEPT;

@@ -217,6 +217,8 @@ export class Handshake {
 
     const session = new Session(socket, subscriber, pid, owner, identity, this.options.context);
     session.gap = start.gap;
+    // its rooms may not be its former ones, and what it serves is
+    if (isClaimed) session.rpc.inherit(record.state.methods ?? []);
     if (isClaimed)
       for (const [room, joined] of record.state.rooms) {
         if (mayStayIn(identity, room)) subscriber.join(room, joinedAt(record, start, joined));

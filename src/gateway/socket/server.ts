@@ -6,6 +6,7 @@ import type { Logger, Meter } from '../../core/ports.js';
 import { Service } from '../../core/service.js';
 import { sleep, within } from '../../core/sleep.js';
 import type { Inbox } from '../../pods/index.js';
+import type { Rpc } from '../../rpc/index.js';
 import type { Ephemeral } from '../ephemeral.js';
 import type { Hub } from '../hub.js';
 import type { DisconnectCode, GatewayMetrics } from '../metrics.js';
@@ -20,6 +21,7 @@ export interface SocketServerOptions {
   readonly pingIntervalMs: number;
   readonly pingTimeoutMs: number;
   readonly maxPayloadBytes: number;
+  readonly rpcMaxPayloadBytes: number;
   readonly positionHeartbeatMs: number;
   readonly origins: readonly string[];
   readonly polling: boolean;
@@ -29,6 +31,7 @@ export interface SocketServerOptions {
   readonly hub: Hub;
   readonly ephemeral: Ephemeral;
   readonly inbox: Inbox;
+  readonly rpc: Rpc;
   readonly metrics: GatewayMetrics;
   readonly meter: Meter;
   readonly logger: Logger;
@@ -56,7 +59,7 @@ export class SocketServer extends Service {
       pingInterval: options.pingIntervalMs,
       pingTimeout: options.pingTimeoutMs,
       // twice the limit, so that an ack can say payload_too_large
-      maxHttpBufferSize: 2 * options.maxPayloadBytes + 64 * 1024,
+      maxHttpBufferSize: 2 * Math.max(options.maxPayloadBytes, options.rpcMaxPayloadBytes) + 64 * 1024,
       serveClient: false,
       cors: options.polling ? { origin: options.origins.length > 0 ? [...options.origins] : '*' } : undefined,
       allowRequest: (request, decide) => this.#allow(request, decide),
@@ -105,8 +108,11 @@ export class SocketServer extends Service {
    */
   async drain(spreadMs: number, signal: AbortSignal): Promise<void> {
     const sessions = [...this.options.sessions.values()];
+    const until = performance.now() + spreadMs;
     const drained = sessions.map(async (session) => {
       if (spreadMs > 0) await sleep(Math.random() * spreadMs, signal);
+      // who has requests in work that nobody else may have stays until it has answered them
+      await this.options.rpc.retire(session.rpc, until, signal);
       this.#sendAway(session);
     });
     await Promise.all(drained);
@@ -201,6 +207,7 @@ export class SocketServer extends Service {
       return subscriber.outbox.cut();
     }
     commands.attach(session);
+    session.rpc.takeUp();
     session.watchExpiry();
     for (const gap of [session.gap, hub.carryOver(subscriber)]) if (gap) hub.tellGap(subscriber, gap);
     hub.add(subscriber);

@@ -1,6 +1,7 @@
 import type { Socket } from 'socket.io';
-import type { Identity } from '../../admission/index.js';
+import { type Identity, isAllowed } from '../../admission/index.js';
 import type { LogGap } from '../../log/index.js';
+import { type KeptRegistration, type Rpc, RpcSocket } from '../../rpc/index.js';
 import { scoped } from '../../wire/names.js';
 import type { Hub } from '../hub.js';
 import { Resumable, type ResumableContext, type ResumePlace } from '../resumable.js';
@@ -15,18 +16,23 @@ export interface ResumeState extends ResumePlace {
   readonly device: string | undefined;
   /** Rooms, scoped by tenant, each with the offset at which it was joined. */
   readonly rooms: readonly (readonly [string, number])[];
+  /** What it serves, if anything. */
+  readonly methods?: readonly KeptRegistration[];
 }
 
 export interface SessionContext extends ResumableContext<ResumeState> {
   readonly hub: Hub;
   readonly messagesPerSecond: number;
   readonly publishesPerSecond: number;
+  readonly rpc: Rpc;
 }
 
 /** One connected client: its identity, its resume record and its limits. */
 export class Session extends Resumable<ResumeState> {
   readonly messages: RateLimit;
   readonly publishes: RateLimit;
+  /** The client as a caller and as a daemon. */
+  readonly rpc: RpcSocket;
   /** A room that an unsubscribe is about to leave. */
   leaving: string | undefined;
   /** What is gone of that which the client had not seen when it came; it is told so when it is connected. */
@@ -47,6 +53,20 @@ export class Session extends Resumable<ResumeState> {
     const now = performance.now();
     this.messages = new RateLimit(context.messagesPerSecond, now);
     this.publishes = new RateLimit(context.publishesPerSecond, now);
+    this.rpc = new RpcSocket({
+      socket,
+      rpc: context.rpc,
+      party: () => ({
+        tenant: this.identity.tenant,
+        user: this.identity.user,
+        mayCall: (user, method) => isAllowed(this.identity.permissions.call, scoped(user, method)),
+        mayRegister: (method) => isAllowed(this.identity.permissions.register, scoped(this.identity.user, method)),
+      }),
+      onChange: () => this.save(),
+      onSent: () => {
+        if (subscriber.leavesTooMuch) subscriber.closeAsSlow(context.metrics, 'requests are not read');
+      },
+    });
   }
 
   scopedRoom(room: string): string {
@@ -70,12 +90,14 @@ export class Session extends Resumable<ResumeState> {
 
   state(): ResumeState {
     const { subscriber, identity, socket } = this;
+    const methods = this.rpc.kept;
     return {
       tenant: identity.tenant,
       user: identity.user,
       device: identity.device,
       ...this.placeOf(socket),
       rooms: [...subscriber.joins].filter(([room]) => room !== this.leaving),
+      ...(methods.length > 0 && { methods }),
     };
   }
 
@@ -89,7 +111,7 @@ export class Session extends Resumable<ResumeState> {
   /** The connection is gone. `isFinal`: its client left on purpose and won't resume. */
   async end(isFinal: boolean): Promise<void> {
     clearTimeout(this.#expiry);
-    const released = this.release(isFinal);
+    const released = Promise.all([this.release(isFinal), this.rpc.end(isFinal)]);
     this.context.hub.remove(this.subscriber);
     await released;
   }
