@@ -16,6 +16,7 @@ export interface CallOptions {
   readonly idempotent?: boolean;
   readonly waitForWorkerMs?: number;
   readonly maxRuns?: number;
+  readonly mayRunLate?: boolean;
   /** More for the daemon. */
   readonly params?: Readonly<Record<string, unknown>>;
 }
@@ -92,6 +93,7 @@ export class Caller implements AsyncDisposable {
   readonly #pending = new Set<Pending>();
   readonly #acked = new Set<number>();
   #doubleAcks = 0;
+  #newestKey = '';
 
   constructor(
     readonly client: Client,
@@ -114,15 +116,30 @@ export class Caller implements AsyncDisposable {
     return this.#doubleAcks;
   }
 
+  get newestKey(): string {
+    return this.#newestKey;
+  }
+
   get pending(): number {
     return this.#pending.size;
   }
 
   async call(method: string, options: CallOptions = {}): Promise<Told> {
-    const { ms, timeoutMs = 10_000, user, id, idempotent, waitForWorkerMs, maxRuns = 1, params = {} } = options;
+    const {
+      ms,
+      timeoutMs = 10_000,
+      user,
+      id,
+      idempotent,
+      waitForWorkerMs,
+      maxRuns = 1,
+      mayRunLate,
+      params = {},
+    } = options;
     const key = `call-${process.pid}-${++keys}`;
+    this.#newestKey = key;
     const startedAt = Date.now();
-    const record = { key, method, startedAt, deadline: startedAt + timeoutMs, maxRuns, answers: [] };
+    const record = { key, method, startedAt, deadline: startedAt + timeoutMs, maxRuns, mayRunLate, answers: [] };
     this.book.calls.push(record);
     const request = {
       method,

@@ -17,6 +17,8 @@ export interface CallRecord {
   readonly deadline: number;
   /** Runs that are in order; default 1. More where the caller said `idempotent`, or the daemon `dedupe: true`. */
   readonly maxRuns?: number;
+  /** Its daemon was paused when the request came, and no relay can take it out of its hands. */
+  readonly mayRunLate?: boolean | undefined;
   /** As they came: more than one where the caller attached again. */
   readonly answers: readonly { readonly at: number; readonly answer: CallAnswer }[];
 }
@@ -89,6 +91,11 @@ export function checkCalls(calls: readonly CallRecord[], executions: readonly Ex
   return { calls: calls.length, ok, failed, executions: executions.length, faults, details };
 }
 
+/** Nothing where nothing was found. */
+export function printFaults({ faults, details }: CallLedger): string {
+  return faults === 0 ? '' : `${faults} faults: ${JSON.stringify(details, null, 1)}`;
+}
+
 function* faultsOf(call: CallRecord, runs: readonly Execution[], now: number): Generator<[CallFault, string]> {
   const { key, deadline, answers, maxRuns = 1 } = call;
   const [first] = answers;
@@ -108,6 +115,7 @@ function* faultsOf(call: CallRecord, runs: readonly Execution[], now: number): G
     return;
   }
   if (answer.mayHaveRun === false && runs.length > 0) yield ['denied', `${answer.code}, and ${runs.length} runs`];
+  if (call.mayRunLate) return;
   const late = runs.find((run) => run.at > at + CROSSING_MS);
   if (late) yield ['ranLate', `${late.at - at} ms after ${JSON.stringify(answer)}`];
 }

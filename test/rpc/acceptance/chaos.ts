@@ -1,0 +1,122 @@
+import { sleep } from '../../../src/core/sleep.js';
+import { type Caller, CallLoad, slowest, tally } from '../../harness/rpc-calls.js';
+import { printFaults } from '../../harness/rpc-ledger.js';
+import { type RpcRig, type Served, someone } from '../../harness/rpc-rig.js';
+
+export interface ChaosOptions {
+  readonly runMs: number;
+  readonly daemons: number;
+  readonly callers: number;
+  readonly callsPerSecond: number;
+  /** Between two faults. */
+  readonly calmMs: number;
+}
+
+export interface ChaosResult {
+  readonly calls: number;
+  readonly outcomes: Readonly<Record<string, number>>;
+  readonly executions: number;
+  /** Keys that were run at least once. */
+  readonly ran: number;
+  readonly slowestMs: number;
+  /** Fault → how often. */
+  readonly inflicted: Readonly<Record<string, number>>;
+  readonly pending: readonly number[];
+  readonly faults: string;
+  readonly complaints: readonly string[];
+}
+
+/** What the run was made of, so that a failure can be run again in the same order. */
+function randomOf(seed: number): () => number {
+  let state = seed;
+  return () => {
+    state = (state * 1_664_525 + 1_013_904_223) % 2 ** 32;
+    return state / 2 ** 32;
+  };
+}
+
+/** Pods, daemons and links fail at random, one after another, while everybody is called. Wants a rig that is `proxied`. */
+export async function chaos(rig: RpcRig, options: ChaosOptions, seed = 1): Promise<ChaosResult> {
+  const { runMs, daemons: count, callers: width, callsPerSecond, calmMs } = options;
+  const random = randomOf(seed);
+  const any = <T>(list: readonly T[]): T => list[Math.floor(random() * list.length)] as T;
+  const users = Array.from({ length: count }, () => someone('machine'));
+  const served: readonly Served[] = await Promise.all(
+    [0, 1].map((part) => rig.daemon({ kind: 'instance', users: users.filter((_, n) => n % 2 === part) })),
+  );
+  const callers = await Promise.all(Array.from({ length: width }, () => rig.caller()));
+  const load = new CallLoad(1000 / callsPerSecond, (n) =>
+    (callers[n % width] as Caller).call('work', {
+      user: any(users),
+      ms: Math.floor(random() * 1500),
+      timeoutMs: 30_000,
+    }),
+  );
+  const complaints: string[] = [];
+  const restarted = async (pod: (typeof rig.pods)[number], signal: 'SIGTERM' | 'SIGKILL'): Promise<void> => {
+    const { code } = await (signal === 'SIGTERM' ? pod.sigterm() : pod.sigkill());
+    if (signal === 'SIGTERM' && code !== 0)
+      complaints.push(`${pod.name} left with ${code}:\n${pod.logs.slice(-5).join('\n')}`);
+    await pod.start();
+  };
+  const acts: Readonly<Record<string, () => Promise<void> | void>> = {
+    'pod SIGKILL': () => restarted(any(rig.pods), 'SIGKILL'),
+    'pod SIGTERM': () => restarted(any(rig.pods), 'SIGTERM'),
+    'pod SIGSTOP': async () => {
+      const pod = any(rig.pods);
+      pod.pause();
+      await sleep(500 + random() * 4500);
+      pod.resume();
+    },
+    'daemons cut': () => {
+      const { daemon } = any(served);
+      for (let n = 0; n < 10; n++) daemon.tell('drop', { daemon: Math.floor(random() * daemon.settings.users.length) });
+    },
+    'callers cut': () => {
+      for (const { client } of callers)
+        if (random() < 0.5 && client.socket.io.engine?.readyState === 'open') client.cut();
+    },
+    'link cut': () => void any(rig.proxies).rst(),
+    'link black': async () => {
+      const proxy = any(rig.proxies);
+      proxy.blackhole(true);
+      await sleep(500 + random() * 2500);
+      proxy.blackhole(false);
+    },
+    'Redis SIGSTOP': async () => {
+      rig.redis.pause();
+      await sleep(300 + random() * 1500);
+      rig.redis.resume();
+    },
+  };
+  const inflicted: Record<string, number> = {};
+  const endsAt = Date.now() + runMs;
+  while (Date.now() < endsAt) {
+    await sleep(calmMs * (0.5 + random()));
+    const name = any(Object.keys(acts));
+    inflicted[name] = (inflicted[name] ?? 0) + 1;
+    await acts[name]?.();
+    for (const pod of rig.pods)
+      if (!pod.isRunning) {
+        complaints.push(`${pod.name} ended by itself:\n${pod.logs.slice(-5).join('\n')}`);
+        await pod.start();
+      }
+  }
+  await rig.allUp();
+  const told = await load.stop();
+  const executions = await rig.book.executions();
+  const pending = await Promise.all(rig.pods.map((pod) => rig.metric(pod, 'holdfast_rpc_pending_calls')));
+  for (const { client } of callers) await client.stop();
+  for (const { daemon } of served) await daemon.kill();
+  return {
+    calls: told.length,
+    outcomes: tally(told),
+    executions: executions.length,
+    ran: new Set(executions.map(({ key }) => key)).size,
+    slowestMs: slowest(told),
+    inflicted,
+    pending,
+    faults: printFaults(await rig.book.check()),
+    complaints,
+  };
+}
