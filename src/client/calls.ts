@@ -1,7 +1,7 @@
 import { RelayError } from '../core/errors.js';
 import { CallError } from './call-error.js';
 import type { Connection } from './connection.js';
-import { checkSize } from './measure.js';
+import { checkSize, type SizeLimit } from './measure.js';
 import { newId } from './new-id.js';
 import { wholeNumber } from './options.js';
 import type { Repeater } from './repeat.js';
@@ -40,6 +40,7 @@ export class Calls {
   constructor(
     private readonly connection: Connection,
     private readonly repeater: Repeater,
+    private readonly limit: SizeLimit,
   ) {}
 
   /** @throws {CallError} */
@@ -71,7 +72,7 @@ export class Calls {
     try {
       wholeNumber('timeoutMs', timeoutMs, 1, MAX_MS);
       if (waitForWorkerMs !== undefined) wholeNumber('waitForWorkerMs', waitForWorkerMs, 0, MAX_MS);
-      checkSize('params', params);
+      checkSize('params', params, this.limit);
       return await this.#counted(() => this.repeater.repeat(patience, attempt, isWorthIt));
     } catch (error) {
       mayHaveRun ||= isOut;

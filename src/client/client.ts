@@ -111,10 +111,11 @@ export class Client<Events extends EventMap = EventMap> implements AsyncDisposab
     this.#registrations = new Registrations({
       connection: this.#connection,
       signal: this.#stop.signal,
+      maxPayloadBytes: settings.maxPayloadBytes,
       onError: tell,
     });
     this.#repeater = new Repeater(this.#connection);
-    this.#calls = new Calls(this.#connection, this.#repeater);
+    this.#calls = new Calls(this.#connection, this.#repeater, settings);
     const { signal } = options;
     if (signal?.aborted) void this.close();
     else signal?.addEventListener('abort', () => void this.close(), { once: true, signal: this.#stop.signal });

@@ -23,6 +23,8 @@ export interface ClientOptions {
   readonly saveEveryMs?: number;
   /** A try to connect that takes longer begins anew, in ms; default 20,000. The relay holds some for 10 s. */
   readonly connectTimeoutMs?: number;
+  /** Of a call's params, and of a result, in bytes; default 1,000,000. `HOLDFAST_RPC_MAX_PAYLOAD_BYTES` of the relay. */
+  readonly maxPayloadBytes?: number;
   /**
    * The wait before the n-th try to reconnect is a random time up to `reconnectDelayMs` · 2ⁿ, at most `reconnectDelayMaxMs`;
    * defaults 500 and 20,000. A connection that lasted 5 s begins anew.
@@ -57,6 +59,7 @@ export function settle(options: ClientOptions): Settings {
     bufferSize: wholeNumber('bufferSize', options.bufferSize ?? 1000, 1),
     saveEveryMs: wholeNumber('saveEveryMs', options.saveEveryMs ?? 250, 0),
     connectTimeoutMs: wholeNumber('connectTimeoutMs', options.connectTimeoutMs ?? 20_000, 1),
+    maxPayloadBytes: wholeNumber('maxPayloadBytes', options.maxPayloadBytes ?? 1_000_000, 1),
     reconnectDelayMs: wholeNumber('reconnectDelayMs', options.reconnectDelayMs ?? 500, 1),
     reconnectDelayMaxMs: wholeNumber('reconnectDelayMaxMs', options.reconnectDelayMaxMs ?? 20_000, 1),
     rememberedEvents: wholeNumber('rememberedEvents', options.rememberedEvents ?? 10_000, 1000),

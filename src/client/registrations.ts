@@ -1,7 +1,7 @@
 import { RelayError } from '../core/errors.js';
 import { type Answer, Answers, failure } from './answers.js';
 import { type AskOptions, ask, inTurns } from './ask.js';
-import { checkSize } from './measure.js';
+import { checkSize, type SizeLimit } from './measure.js';
 import { newId } from './new-id.js';
 import { type Handler, type IncomingCall, Registration } from './registration.js';
 
@@ -31,7 +31,7 @@ export class Registrations {
   /** By which the relay knows that a call which was sent here before may come again: whoever has `#answers`. */
   readonly #instance = newId();
 
-  constructor(private readonly options: AskOptions) {}
+  constructor(private readonly options: AskOptions & SizeLimit) {}
 
   /** @throws {RelayError} `conflict` */
   add(method: string, handler: AnyHandler): Registration {
@@ -147,21 +147,21 @@ export class Registrations {
     const { session } = connection;
     const entry = this.#entries.get(request.method);
     if (!entry) return ack(failure(`${JSON.stringify(request.method)} is not registered here`).value);
-    const answer = this.#answers.answer(request.id, (signal) => run(entry.handler, request, signal));
+    const answer = this.#answers.answer(request.id, (signal) => this.#run(entry.handler, request, signal));
     entry.inWork.add(answer);
     void answer.then(({ value }) => {
       entry.inWork.delete(answer);
       if (session === connection.session) ack(value);
     });
   }
-}
 
-async function run(handler: AnyHandler, { params, ...request }: Request, signal: AbortSignal): Promise<Answer> {
-  try {
-    const value = (await handler(params as never, { ...request, signal })) ?? null;
-    return { value, bytes: checkSize('the result', value) };
-  } catch (error) {
-    return failure(textOf(error));
+  async #run(handler: AnyHandler, { params, ...request }: Request, signal: AbortSignal): Promise<Answer> {
+    try {
+      const value = (await handler(params as never, { ...request, signal })) ?? null;
+      return { value, bytes: checkSize('the result', value, this.options) };
+    } catch (error) {
+      return failure(textOf(error));
+    }
   }
 }
 

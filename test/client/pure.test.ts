@@ -167,20 +167,21 @@ describe('answers', () => {
 });
 
 describe('a size', () => {
+  const limit = { maxPayloadBytes: 1_000_000 };
   test('is that of the JSON, binary parts beside it', () => {
-    expect(checkSize('it', 'ab')).toBe(6);
-    expect(checkSize('it', 'é€')).toBe(9);
-    expect(checkSize('it', undefined)).toBe(6);
+    expect(checkSize('it', 'ab', limit)).toBe(4);
+    expect(checkSize('it', 'é€', limit)).toBe(7);
+    expect(checkSize('it', undefined, limit)).toBe(4);
     const bytes = new Uint8Array(1000);
     for (const binary of [bytes, Buffer.from(bytes), bytes.buffer, new Blob([bytes])])
-      expect(checkSize('it', { at: [binary] })).toBe(1000 + '[{"at":[0]}]'.length);
+      expect(checkSize('it', { at: [binary] }, limit)).toBe(1000 + '{"at":[0]}'.length);
   });
 
   test('over the limit, or of what JSON cannot hold, is an error that says so', () => {
-    const size = (value: unknown) => () => checkSize('it', value);
-    expect(size('x'.repeat(999_990))).not.toThrow();
-    expect(size('x'.repeat(1_000_000))).toThrow(expect.objectContaining({ code: 'payload_too_large' }));
-    expect(size(new Uint8Array(1_000_000))).toThrow('it: 1000003 bytes, the limit is 1000000');
+    const size = (value: unknown) => () => checkSize('it', value, limit);
+    expect(size('x'.repeat(999_998))).not.toThrow();
+    expect(size('x'.repeat(999_999))).toThrow(expect.objectContaining({ code: 'payload_too_large' }));
+    expect(size(new Uint8Array(1_000_000))).toThrow('it: 1000001 bytes, the limit is 1000000');
     const circle: { self?: unknown } = {};
     circle.self = circle;
     let deep: unknown[] = [];
