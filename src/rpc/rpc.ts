@@ -1,3 +1,4 @@
+import { RelayError } from '../core/errors.js';
 import type { Logger, Meter } from '../core/ports.js';
 import { Service } from '../core/service.js';
 import { sleep, within } from '../core/sleep.js';
@@ -33,6 +34,8 @@ export interface RpcOptions {
 export interface MethodState {
   readonly method: string;
   readonly state: 'live' | 'away';
+  /** Where it is connected; only of a live one. */
+  readonly pod?: string;
   /** Redis ms; only of one that is away. */
   readonly since?: number;
 }
@@ -136,17 +139,32 @@ export class Rpc extends Service {
     await released;
   }
 
-  /** What somebody has registered, by whichever process. */
+  /**
+   * What somebody has registered, by whichever process.
+   *
+   * @throws {RelayError} `unavailable`
+   */
   async methodsOf(tenant: string, user: string): Promise<readonly MethodState[]> {
-    const { keys, settings } = this.options;
-    const entries = await this.#connection.redis.hgetall(`${keys.rpc(scoped(tenant, user))}@reg`);
+    const { keys, settings, pods } = this.options;
+    const { redis } = this.#connection;
+    const [entries, names, leases] = await Promise.all([
+      redis.hgetall(`${keys.rpc(scoped(tenant, user))}@reg`),
+      redis.hgetall(keys.podNames),
+      redis.zrange(keys.processes, 0, '-1', 'WITHSCORES'),
+    ]).catch((cause: unknown) => {
+      throw new RelayError('unavailable', 'the registry cannot be read', { cause });
+    });
+    const now = this.#clock.at();
+    const podOf = new Map(Object.entries(names).map(([pod, process]) => [process, pod]));
     const methods: MethodState[] = [];
     for (const [segment, entry] of Object.entries(entries)) {
-      const [, process, rest] = entry.split('|');
+      const [, process = '', rest] = entry.split('|');
       const method = decodeURIComponent(segment);
-      if (process !== '-') methods.push({ method, state: 'live' });
-      else if (Number(rest) + settings.graceMs > this.#clock.at())
-        methods.push({ method, state: 'away', since: Number(rest) });
+      const ends = Number(leases[leases.indexOf(process) + 1] ?? Number.NaN);
+      const since = process === '-' ? Number(rest) : pods.mayJudge && ends < now ? ends - LEASE_MS : undefined;
+      const pod = podOf.get(process);
+      if (since === undefined) methods.push({ method, state: 'live', ...(pod !== undefined && { pod }) });
+      else if (since + settings.graceMs > now) methods.push({ method, state: 'away', since });
     }
     return methods.sort((a, b) => (a.method < b.method ? -1 : 1));
   }

@@ -10,23 +10,25 @@ import {
 } from 'fastify-type-provider-zod';
 import { z } from 'zod';
 import type { ApiCaller, ApiKeys } from '../../admission/index.js';
-import { ERROR_CODES, type ErrorCode, FatalError, RelayError, toWireError } from '../../core/errors.js';
+import { FatalError, RelayError, toWireError } from '../../core/errors.js';
 import type { Logger } from '../../core/ports.js';
 import { Service } from '../../core/service.js';
 import { within } from '../../core/sleep.js';
 import type { EventLog } from '../../log/index.js';
-import { isName, isRoom } from '../../wire/names.js';
+import type { Rpc } from '../../rpc/index.js';
+import { isRoom } from '../../wire/names.js';
 import { readHistory } from '../history.js';
 import type { Locator } from '../locator.js';
 import type { GatewayMetrics } from '../metrics.js';
 import type { Published, Publisher, PublishRequest } from '../publisher.js';
+import { counted, failure, failures, name, tenantOf } from './api.js';
+import { addRpcRoutes } from './rpc-routes.js';
 
 const MAX_LIST = 100;
 const MAX_BODY_BYTES = 2_000_000;
 const MAX_HISTORY = 1000;
 const CLOSE_MS = 5000;
 
-const name = z.string().refine(isName, 'wants 1 to 200 characters without control characters');
 const event = z.object({
   room: z.string().describe('1–200 characters'),
   event: z.string().describe('name that clients listen for'),
@@ -34,13 +36,6 @@ const event = z.object({
   id: z.string().optional().describe('idempotency id: within 2 minutes the same id is accepted once'),
   ephemeral: z.boolean().optional().describe('true: beside the log, at most once, no replay'),
   tenant: z.string().optional().describe('for keys that are bound to no tenant; default: `default`'),
-});
-const failure = z.object({
-  error: z.string(),
-  code: z.enum(Object.keys(ERROR_CODES) as [ErrorCode, ...ErrorCode[]]),
-  retryable: z.boolean(),
-  mayHaveHappened: z.boolean().optional(),
-  retryAfterMs: z.number().optional(),
 });
 const success = z.object({
   ok: z.literal(true),
@@ -63,8 +58,6 @@ const historyPage = z.object({
   more: z.boolean(),
   gap: z.object({ from: z.string(), to: z.string(), reason: z.enum(['trimmed', 'epoch']) }).optional(),
 });
-const failures = { '4xx': failure, '5xx': failure } as const;
-
 export interface HttpServerOptions {
   readonly host: string;
   readonly port: number;
@@ -73,6 +66,7 @@ export interface HttpServerOptions {
   readonly publisher: Publisher;
   readonly log: EventLog;
   readonly locator: Locator;
+  readonly rpc: Rpc;
   readonly metrics: GatewayMetrics;
   readonly logger: Logger;
 }
@@ -230,6 +224,7 @@ export class PublicHttpServer extends Service {
         );
       },
     );
+    addRpcRoutes(app, { ...this.options, callerOf: (request) => this.#caller(request) });
   }
 
   #caller(request: FastifyRequest): ApiCaller {
@@ -279,25 +274,6 @@ export class PublicHttpServer extends Service {
 }
 
 type PublishResult = z.infer<typeof success> | ({ ok: false } & z.infer<typeof failure>);
-
-function tenantOf(caller: ApiCaller, wanted: unknown): string {
-  if (wanted !== undefined && !isName(wanted))
-    throw new RelayError('bad_request', 'tenant: wants 1 to 200 characters without control characters');
-  if (caller.tenant !== undefined && wanted !== undefined && wanted !== caller.tenant)
-    throw new RelayError('permission_denied', 'the key is bound to another tenant');
-  return caller.tenant ?? wanted ?? 'default';
-}
-
-async function counted<T>(metrics: GatewayMetrics, command: string, work: () => Promise<T>): Promise<T> {
-  try {
-    const result = await work();
-    metrics.commands.inc({ command, code: 'ok' });
-    return result;
-  } catch (error) {
-    metrics.commands.inc({ command, code: toWireError(error).code });
-    throw error;
-  }
-}
 
 /** Fastify's own refusals in the relay's codes. */
 function toRelayError(error: unknown): RelayError {

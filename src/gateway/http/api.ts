@@ -1,0 +1,37 @@
+import { z } from 'zod';
+import type { ApiCaller } from '../../admission/index.js';
+import { ERROR_CODES, type ErrorCode, RelayError, toWireError } from '../../core/errors.js';
+import { isName } from '../../wire/names.js';
+import type { GatewayMetrics } from '../metrics.js';
+
+/** What the routes of the HTTP API share. */
+export const name = z.string().refine(isName, 'wants 1 to 200 characters without control characters');
+
+export const failure = z.object({
+  error: z.string(),
+  code: z.enum(Object.keys(ERROR_CODES) as [ErrorCode, ...ErrorCode[]]),
+  retryable: z.boolean(),
+  mayHaveHappened: z.boolean().optional(),
+  retryAfterMs: z.number().optional(),
+});
+export const failures = { '4xx': failure, '5xx': failure } as const;
+
+/** @throws {RelayError} `bad_request`, `permission_denied` */
+export function tenantOf(caller: ApiCaller, wanted: unknown): string {
+  if (wanted !== undefined && !isName(wanted))
+    throw new RelayError('bad_request', 'tenant: wants 1 to 200 characters without control characters');
+  if (caller.tenant !== undefined && wanted !== undefined && wanted !== caller.tenant)
+    throw new RelayError('permission_denied', 'the key is bound to another tenant');
+  return caller.tenant ?? wanted ?? 'default';
+}
+
+export async function counted<T>(metrics: GatewayMetrics, command: string, work: () => Promise<T>): Promise<T> {
+  try {
+    const result = await work();
+    metrics.commands.inc({ command, code: 'ok' });
+    return result;
+  } catch (error) {
+    metrics.commands.inc({ command, code: toWireError(error).code });
+    throw error;
+  }
+}
