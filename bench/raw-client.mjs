@@ -20,10 +20,13 @@ export class RawClient {
   #isUpgraded = false;
   #auth;
   #onEvent;
+  #onRequest;
   #lastEvent;
   #opened;
   #failed;
-  #acked = [];
+  /** Ack id → who waits for it. */
+  #asked = new Map();
+  #asks = 0;
 
   /** Resolves with CONNECT, after which the server has it in its rooms. */
   ready = new Promise((resolve, reject) => {
@@ -31,10 +34,15 @@ export class RawClient {
     this.#failed = reject;
   });
 
-  constructor(port, auth, onEvent) {
+  /**
+   * @param onEvent gets what `readEvent` reads
+   * @param onRequest gets what `rpc-request` brings; what it returns is the answer
+   */
+  constructor(port, auth, onEvent, onRequest) {
     const openedAt = performance.now();
     this.#auth = auth;
     this.#onEvent = onEvent;
+    this.#onRequest = onRequest;
     this.#socket = connect({ port, host: '127.0.0.1', noDelay: true });
     this.#socket.on('data', (chunk) => this.#take(chunk));
     this.#socket.on('error', (error) => this.#failed(error));
@@ -56,10 +64,16 @@ export class RawClient {
     return typeof last === 'string' ? last : this.#auth.offset;
   }
 
-  /** Asks the relay for a room; acks come in the order of their questions. */
+  /** Asks the relay for a room. */
   subscribe(room) {
-    this.#send(`42${this.#acked.length}${JSON.stringify(['subscribe', { room }])}`);
-    return new Promise((resolve) => this.#acked.push(resolve));
+    return this.ask('subscribe', { room });
+  }
+
+  /** A request of the relay's protocol; the first argument of its ack. */
+  ask(event, payload) {
+    const id = this.#asks++;
+    this.#send(`42${id}${JSON.stringify([event, payload])}`);
+    return new Promise((resolve) => this.#asked.set(id, resolve));
   }
 
   /** As a cut cable: the server sees the socket end, without a word of Socket.IO's. */
@@ -121,9 +135,23 @@ export class RawClient {
       this.#lastEvent = data.subarray(start, end);
       const event = readEvent(data, start, end);
       if (event) this.#onEvent(event);
+      else if (this.#onRequest) this.#request(data.toString('utf8', start + 2, end));
     } else if (type === PACKET.connect) this.#connected(data.toString('utf8', start + 2, end));
-    else if (type === PACKET.ack) this.#acked[Number.parseInt(data.toString('latin1', start + 2, end), 10)]();
+    else if (type === PACKET.ack) this.#answered(data.toString('utf8', start + 2, end));
     else if (type === PACKET.connectError) this.#failed(new Error(data.toString('utf8', start, end)));
+  }
+
+  #answered(text) {
+    const id = Number.parseInt(text, 10);
+    const resolve = this.#asked.get(id);
+    this.#asked.delete(id);
+    resolve(JSON.parse(text.slice(text.indexOf('[')))[0]);
+  }
+
+  #request(text) {
+    const begin = text.indexOf('[');
+    const [event, payload] = JSON.parse(text.slice(begin));
+    if (event === 'rpc-request') this.#send(`43${text.slice(0, begin)}${JSON.stringify([this.#onRequest(payload)])}`);
   }
 
   #connected(text) {
