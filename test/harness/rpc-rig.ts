@@ -1,7 +1,7 @@
 import { Redis } from 'ioredis';
 import { connect } from './client.js';
 import { type Haproxy, startHaproxy } from './haproxy.js';
-import { type Pod, startPod, TEST_API_KEY } from './pod.js';
+import { type Pod, startPod } from './pod.js';
 import { eventually } from './poll.js';
 import { type RedisOptions, type RedisProcess, startRedis } from './redis.js';
 import { CallBook, Caller } from './rpc-calls.js';
@@ -40,12 +40,6 @@ export interface Spread {
   /** By where it was at the start. */
   userOn(pod: Pod): string;
   indexOf(pod: Pod): number;
-}
-
-interface MethodState {
-  readonly method: string;
-  readonly state: 'live' | 'away';
-  readonly pod?: string;
 }
 
 const LIMITS = { HOLDFAST_GATEWAY_MESSAGES_PER_SECOND: '100000' };
@@ -155,18 +149,10 @@ export class RpcRig implements AsyncDisposable {
     return this.owns(new Caller(client, user, this.book));
   }
 
-  /** As `GET /v1/rpc/{user}` says it, asked of the first pod that answers. */
-  async methodsOf(user: string): Promise<readonly MethodState[]> {
-    const ask = async ({ url }: Pod): Promise<readonly MethodState[]> => {
-      const response = await fetch(`${url}/v1/rpc/${encodeURIComponent(user)}`, {
-        headers: { authorization: `Bearer ${TEST_API_KEY}` },
-        signal: AbortSignal.timeout(5000),
-      });
-      const body = (await response.json()) as { methods?: readonly MethodState[] };
-      if (!body.methods) throw new Error(`GET /v1/rpc/${user}: ${response.status} ${JSON.stringify(body)}`);
-      return body.methods;
-    };
-    return Promise.any(this.pods.map(ask));
+  /** Of a user: method → the process that serves it, or `-` while its daemon is away. */
+  async methodsOf(user: string): Promise<ReadonlyMap<string, string>> {
+    const entries = await this.admin.hgetall(`hf:rpc:{default/${user}}:@reg`);
+    return new Map(Object.entries(entries).map(([method, entry]) => [method, entry.split('|')[1] ?? '']));
   }
 
   /** Which pod holds the registration of a method. */
@@ -174,8 +160,8 @@ export class RpcRig implements AsyncDisposable {
     let pod: Pod | undefined;
     await eventually(
       async () => {
-        const found = (await this.methodsOf(user)).find((each) => each.method === method && each.state === 'live');
-        pod = this.pods.find(({ name }) => name === found?.pod);
+        const [methods, names] = await Promise.all([this.methodsOf(user), this.admin.hgetall('hf:{pods}:names')]);
+        pod = this.pods.find(({ name }) => names[name] !== undefined && names[name] === methods.get(method));
         return pod !== undefined;
       },
       { what: `${user}/${method} to be registered`, withinMs: 10_000 },

@@ -105,7 +105,7 @@ export async function chaos(rig: RpcRig, options: ChaosOptions, seed = 1): Promi
   await rig.allUp();
   const told = await load.stop();
   const executions = await rig.book.executions();
-  const pending = await Promise.all(rig.pods.map((pod) => rig.metric(pod, 'holdfast_rpc_pending_calls')));
+  const pending = await Promise.all(rig.pods.map((pod) => rig.metric(pod, 'holdfast_rpc_inflight')));
   for (const { client } of callers) await client.stop();
   for (const { daemon } of served) await daemon.kill();
   return {

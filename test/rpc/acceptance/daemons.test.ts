@@ -73,7 +73,7 @@ describe.concurrent('a daemon', () => {
     const caller = await rig.caller();
     const leftAt = Date.now();
     daemon.tell('disconnect');
-    await eventually(async () => (await rig.methodsOf(user)).length === 0, { what: 'the registration to be gone' });
+    await eventually(async () => (await rig.methodsOf(user)).size === 0, { what: 'the registration to be gone' });
     expect(Date.now() - leftAt).toBeLessThan(1000);
     const { answer, ms } = await caller.call('work', { user });
     expect([answer?.code, ms < 500]).toEqual(['no_worker', true]);
@@ -114,7 +114,7 @@ describe.concurrent('a daemon', () => {
       expect((await caller.call('work', { user })).answer).toMatchObject({ ok: true });
     }
     daemon.tell('disconnect');
-    await eventually(async () => (await rig.methodsOf(user)).length === 0, { what: 'the registration to be gone' });
+    await eventually(async () => (await rig.methodsOf(user)).size === 0, { what: 'the registration to be gone' });
     expect((await caller.call('work', { user })).answer?.code).toBe('no_worker');
   });
 

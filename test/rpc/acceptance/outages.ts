@@ -145,7 +145,7 @@ export async function suffer(rig: RpcRig, { name, inflict }: Outage, forMs: numb
   const after = await Promise.all(rig.pods.map((pod) => callerOn(far).call('work', { user: raw.userOn(pod) })));
   if (after.some(({ answer }) => !answer?.ok)) throw new Error(`not callable: ${JSON.stringify(tally(after))}`);
   for (const { daemon } of spread) await daemon.kill();
-  const pending = await Promise.all(rig.pods.map((pod) => rig.metric(pod, 'holdfast_rpc_pending_calls')));
+  const pending = await Promise.all(rig.pods.map((pod) => rig.metric(pod, 'holdfast_rpc_inflight')));
   return {
     name,
     running: tally(ran),
