@@ -1,5 +1,5 @@
+import { CallError } from '../core/call-error.js';
 import { RelayError } from '../core/errors.js';
-import { CallError } from './call-error.js';
 import type { Connection } from './connection.js';
 import { checkSize, type SizeLimit } from './measure.js';
 import { newId } from './new-id.js';

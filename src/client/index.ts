@@ -1,5 +1,5 @@
+export { CallError } from '../core/call-error.js';
 export { type ErrorCode, RelayError } from '../core/errors.js';
-export { CallError } from './call-error.js';
 export type { CallOptions } from './calls.js';
 export { Client, createClient, type SubscribeOptions } from './client.js';
 export type {

@@ -1,5 +1,5 @@
+import { CallError } from '../core/call-error.js';
 import { ERROR_CODES, type ErrorCode, RelayError } from '../core/errors.js';
-import { CallError } from './call-error.js';
 
 /** A failure as it came: an ack, the data of a CONNECT_ERROR, a `holdfast:closing`. A code that is not known here keeps its text. */
 export function fromWire(failure: unknown, text?: string): RelayError {

@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, test, vi } from 'vitest';
 import { type Answer, Answers } from '../../src/client/answers.js';
-import { CallError } from '../../src/client/call-error.js';
+import { CallError } from '../../src/core/call-error.js';
 import { defer } from '../../src/client/deferred.js';
 import { Emitter } from '../../src/client/emitter.js';
 import { fingerprint } from '../../src/client/fingerprint.js';

@@ -1,4 +1,4 @@
-import { type ErrorCode, RelayError } from '../core/errors.js';
+import { type ErrorCode, RelayError } from './errors.js';
 
 /** Why a call has no result. */
 export class CallError extends RelayError {
