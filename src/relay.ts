@@ -9,6 +9,7 @@ import { Gateway } from './gateway/index.js';
 import { EventLog } from './log/index.js';
 import { DependencyCheck, OpsListener, type PrometheusMeter, Readiness } from './ops/index.js';
 import { Pods } from './pods/index.js';
+import { Presence } from './presence/index.js';
 import { Connection } from './redis/connect.js';
 import { Keys } from './redis/keys.js';
 import { type RedisFacts, untilServing } from './redis/serving.js';
@@ -43,6 +44,7 @@ export class Relay extends Service {
   readonly #processId = randomBytes(9).toString('base64url');
   readonly #keys: Keys;
   readonly #pods: Pods;
+  readonly #presence: Presence;
   readonly #log: EventLog;
   readonly #gateway: Gateway;
   readonly #rpc: Rpc;
@@ -65,10 +67,15 @@ export class Relay extends Service {
     const onFenced = (): void => this.#fenced();
     this.#pods = new Pods({
       ...shared,
-      handOvers: [(dead) => this.#gateway.buryProcess(dead), (dead) => this.#rpc.buryProcess(dead)],
+      handOvers: [
+        (dead) => this.#gateway.buryProcess(dead),
+        (dead) => this.#rpc.buryProcess(dead),
+        (dead) => this.#presence.bury(dead),
+      ],
       onReturn: () => {
         void this.#gateway.returnToLife();
         void this.#rpc.returnToLife();
+        this.#presence.returnToLife();
       },
       onLost: onFenced,
     });
@@ -83,10 +90,16 @@ export class Relay extends Service {
         maxPayloadBytes: config.rpcMaxPayloadBytes,
       },
     });
+    this.#presence = new Presence({
+      ...shared,
+      connection: this.#pods.connection,
+      methodsOf: async (tenant, user) => (await this.#rpc.methodsOf(tenant, user)).map(({ method }) => method),
+    });
     this.#gateway = new Gateway({
       ...config,
       ...shared,
       pods: this.#pods,
+      presence: this.#presence,
       rpc: this.#rpc,
       verifier: new TokenVerifier({
         secret: config.jwtSecret,
@@ -163,6 +176,7 @@ export class Relay extends Service {
       () => this.#pods.hearSelf(),
       () => this.#log.start(),
       () => this.#rpc.start(),
+      () => this.#presence.start(),
       async () => this.#gateway.attach(this.#log),
       () => this.#gateway.start(),
       async () => this.#log.beginReading(),
@@ -205,13 +219,17 @@ export class Relay extends Service {
   async #stopRooms(): Promise<void> {
     const rooms: readonly (readonly [string, Service, number])[] = [
       ['gateway', this.#gateway, 8000],
+      ['presence', this.#presence, 3000],
       ['rpc', this.#rpc, 3000],
       ['log', this.#log, 4000],
       ['pods', this.#pods, 2000],
       ['ops', this.#ops, 1000],
     ];
-    for (const [name, room, withinMs] of rooms)
+    for (const [name, room, withinMs] of rooms) {
       await within(withinMs, room.stop()).catch((error: unknown) => this.#stopFailed(name, error));
+      // it can't say that it leaves: its lease runs out, and who buries it tells that its users are gone
+      if (room === this.#presence && !this.#presence.hasLeft) this.#pods.connection.close();
+    }
     this.#probe.close();
   }
 

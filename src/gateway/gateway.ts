@@ -3,6 +3,7 @@ import type { Logger, Meter } from '../core/ports.js';
 import { Service } from '../core/service.js';
 import type { EventLog, ReaderHandler } from '../log/index.js';
 import type { Pods } from '../pods/index.js';
+import type { Presence } from '../presence/index.js';
 import type { Keys } from '../redis/keys.js';
 import type { Rpc } from '../rpc/index.js';
 import { Ephemeral } from './ephemeral.js';
@@ -26,6 +27,7 @@ export interface GatewayOptions {
   readonly pod: string;
   readonly processId: string;
   readonly pods: Pods;
+  readonly presence: Presence;
   readonly rpc: Rpc;
   readonly verifier: TokenVerifier;
   readonly apiKeys: ApiKeys;
@@ -162,6 +164,8 @@ export class Gateway extends Service {
 
   async drain(spreadMs: number, signal: AbortSignal): Promise<void> {
     await this.#parts?.sockets.drain(spreadMs, signal);
+    // whoever was told last is on its way to another pod, and isn't gone
+    await this.options.presence.settle(spreadMs, signal);
   }
 
   protected async onStop(): Promise<void> {

@@ -80,6 +80,16 @@ export class Keys {
     return `${this.prefix}rpc-held:{${processId}}`;
   }
 
+  /** Hash: a user's sockets, each with the process that holds it. `scope` is `<tenant>/<user>`, each part escaped. */
+  presence(scope: string): string {
+    return `${this.prefix}presence:{${scope}}`;
+  }
+
+  /** Set: scopes of whose sockets this process holds some. */
+  presenceHeld(processId: string): string {
+    return `${this.prefix}presence:held:{${processId}}`;
+  }
+
   /** Pub/Sub channel of a room's ephemeral events. `room` is scoped by tenant already. */
   ephemeral(room: string): string {
     return `${this.prefix}eph:${room}`;

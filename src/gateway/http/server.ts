@@ -15,6 +15,7 @@ import type { Logger } from '../../core/ports.js';
 import { Service } from '../../core/service.js';
 import { within } from '../../core/sleep.js';
 import type { EventLog } from '../../log/index.js';
+import type { Presence } from '../../presence/index.js';
 import type { Rpc } from '../../rpc/index.js';
 import { isRoom } from '../../wire/names.js';
 import { readHistory } from '../history.js';
@@ -22,6 +23,7 @@ import type { Locator } from '../locator.js';
 import type { GatewayMetrics } from '../metrics.js';
 import type { Published, Publisher, PublishRequest } from '../publisher.js';
 import { counted, failure, failures, name, tenantOf } from './api.js';
+import { addPresenceRoutes } from './presence-routes.js';
 import { addRpcRoutes } from './rpc-routes.js';
 
 const MAX_LIST = 100;
@@ -64,6 +66,7 @@ export interface HttpServerOptions {
   readonly version: string;
   readonly apiKeys: ApiKeys;
   readonly publisher: Publisher;
+  readonly presence: Presence;
   readonly log: EventLog;
   readonly locator: Locator;
   readonly rpc: Rpc;
@@ -225,6 +228,7 @@ export class PublicHttpServer extends Service {
       },
     );
     addRpcRoutes(app, { ...this.options, callerOf: (request) => this.#caller(request) });
+    addPresenceRoutes(app, { ...this.options, callerOf: (request) => this.#caller(request) });
   }
 
   #caller(request: FastifyRequest): ApiCaller {

@@ -3,8 +3,9 @@ import { type ErrorCode, RelayError, toWireError } from '../../core/errors.js';
 import type { Logger } from '../../core/ports.js';
 import { sleep, within } from '../../core/sleep.js';
 import type { EventLog } from '../../log/index.js';
+import type { Presence } from '../../presence/index.js';
 import { type Failure, RPC_COMMANDS, type RpcCommand } from '../../rpc/index.js';
-import { isRoom } from '../../wire/names.js';
+import { escapePart, isName, isRoom } from '../../wire/names.js';
 import { formatPosition, parsePosition } from '../../wire/position.js';
 import type { Ephemeral } from '../ephemeral.js';
 import { encodeEvent, joinParcels, type Parcel } from '../frames.js';
@@ -23,8 +24,8 @@ const NEW_EPOCH = 'the log began a new epoch';
 const MAX_WAITING = 500_000;
 /** What each of them counts beside its texts. */
 const COMMAND_SIZE = 200;
-/** What a command that waits is kept of: longer than any room, position or token. */
-const KEPT = { room: 4000, from: 64, token: 16_384 } as const;
+/** What a command that waits is kept of: longer than any room, position or token, or as long as any name. */
+const KEPT = { room: 4000, from: 64, token: 16_384, user: 200 } as const;
 /** Pages that replays read at once in this pod: recovery reads over the same connection. */
 const REPLAY_READS = 2;
 /** A subscribe waits so long for its record to be stored. */
@@ -36,13 +37,14 @@ export interface CommandOptions {
   readonly locator: Locator;
   readonly ephemeral: Ephemeral;
   readonly publisher: Publisher;
+  readonly presence: Presence;
   readonly verifier: TokenVerifier;
   readonly slowReaderMs: number;
   readonly metrics: GatewayMetrics;
   readonly logger: Logger;
 }
 
-type Command = 'subscribe' | 'unsubscribe' | 'publish' | 'auth-refresh' | RpcCommand;
+type Command = 'subscribe' | 'unsubscribe' | 'publish' | 'auth-refresh' | 'presence-get' | RpcCommand;
 type Ack = (answer: object) => void;
 
 /** What a client can ask. Every event is answered through its ack if it brought one; none can throw out of here. */
@@ -75,6 +77,7 @@ export class Commands {
         void this.#answer(session, command, () => session.rpc.answer(command, payload), reply);
       });
     inTurn('auth-refresh', ['token'], (payload) => this.#refresh(session, payload));
+    inTurn('presence-get', ['user'], (payload) => this.#presenceOf(session, payload));
   }
 
   #mayWork(session: Session, command: Command, reply: Ack): boolean {
@@ -299,6 +302,16 @@ export class Commands {
     }
     await session.save();
     return {};
+  }
+
+  /** Somebody else's is for who may call all of that user's methods: the answer names them. */
+  async #presenceOf({ identity }: Session, payload: unknown): Promise<object> {
+    const { user = identity.user } = fields(payload, 'user');
+    if (!isName(user))
+      throw new RelayError('bad_request', 'user: wants 1 to 200 characters without control characters');
+    if (user !== identity.user && !isAllowed(identity.permissions.call, `${escapePart(user)}/*`))
+      throw new RelayError('permission_denied', `the presence of ${JSON.stringify(user)} is not for this token`);
+    return this.options.presence.of(identity.tenant, user);
   }
 }
 

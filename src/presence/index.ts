@@ -1,0 +1,1 @@
+export { type DevicePresence, type Leave, Presence, type PresenceOptions, type Whereabouts } from './presence.js';

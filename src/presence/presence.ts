@@ -1,0 +1,387 @@
+import { setImmediate as turn } from 'node:timers/promises';
+import { RelayError } from '../core/errors.js';
+import type { Meter } from '../core/ports.js';
+import { Service } from '../core/service.js';
+import { sleep, within } from '../core/sleep.js';
+import type { Connection } from '../redis/connect.js';
+import type { Keys } from '../redis/keys.js';
+import { loadScript } from '../redis/script.js';
+import { escapePart, scoped } from '../wire/names.js';
+import { type Change, deviceOf, fieldOf, Holding, type Stay } from './holding.js';
+import { type PresenceMetrics, presenceMetrics } from './metrics.js';
+
+const CHANGE = loadScript(import.meta.url, 'change');
+
+/** Sockets of one user that are listed: a look-up answers with all of them, and a change looks at each. */
+const MAX_SOCKETS = 1000;
+/** A client that lost its connection is back by then, if it can: a stock one tries after 0.5 to 1.5 s. Shorter than a lease. */
+const LINGER_MS = 2000;
+/** Written at once; thousands of sockets that come or go together must not hold up the lease on the same connection. */
+const BATCH_USERS = 200;
+const BATCH_CHANGES = 500;
+const PAUSE_MS = 20;
+const RETRY_MS = 500;
+const LOOK_MS = 1500;
+/** A round of the sweep over all users takes 30 s. */
+const SWEEP_MS = 1000;
+const SWEEP_PARTS = 30;
+/** Keys in one question of the sweep. */
+const ASKED = 500;
+/** Whoever took this process for dead and began to bury it has finished by then. */
+const BURIAL_MS = 6000;
+const STOP_MS = 2000;
+
+export interface PresenceOptions {
+  readonly connection: Connection;
+  readonly keys: Keys;
+  readonly processId: string;
+  /** Methods that the user serves. */
+  readonly methodsOf: (tenant: string, user: string) => Promise<readonly string[]>;
+  readonly meter: Meter;
+}
+
+export interface Person {
+  readonly tenant: string;
+  readonly user: string;
+  readonly device: string | undefined;
+}
+
+/** A device that is online. Without `device`: the sockets whose token names none, together. */
+export interface DevicePresence {
+  readonly device?: string;
+  /** When the oldest of its sockets came, in Redis ms since 1970. */
+  readonly since: number;
+  readonly sockets: number;
+}
+
+export interface Whereabouts {
+  readonly devices: readonly DevicePresence[];
+  readonly methods: readonly string[];
+}
+
+/** The socket has ended. `isFinal`: its client left on purpose; others are given a moment to come back. */
+export type Leave = (isFinal: boolean) => void;
+
+/**
+ * Who is online. Redis has a hash per user with each of its sockets and the process that holds it. A change of it and the event that
+ * tells it are one script, so subscribers hear changes in the order in which they happened. A socket is removed only in the name of
+ * the process that still holds it: the late death of an old connection changes nothing.
+ *
+ * What can't be written waits, and is written when Redis is back; what Redis lost is written again.
+ */
+export class Presence extends Service {
+  readonly #users = new Map<string, Holding>();
+  /** With something that Redis has not been told. */
+  readonly #changed = new Set<Holding>();
+  readonly #metrics: PresenceMetrics;
+  #flushing: Promise<void> | undefined;
+  #retry: NodeJS.Timeout | undefined;
+  #sweep: NodeJS.Timeout | undefined;
+  #round: Iterator<Holding> | undefined;
+  #afterBurial: NodeJS.Timeout | undefined;
+  #lingering = 0;
+  #isStopping = false;
+  #told = 0;
+  readonly #onReady = (): void => {
+    clearTimeout(this.#retry);
+    this.#retry = undefined;
+    this.reassert();
+  };
+
+  constructor(private readonly options: PresenceOptions) {
+    super();
+    this.#metrics = presenceMetrics(options.meter);
+    options.meter.gauge(
+      { name: 'presence_users', help: 'Users of whose sockets this process holds some.' },
+      () => this.#users.size,
+    );
+  }
+
+  protected async onStart(): Promise<void> {
+    this.options.connection.on('ready', this.#onReady);
+    this.#sweep = setInterval(() => this.#look(), SWEEP_MS);
+    this.#sweep.unref();
+  }
+
+  /** Nobody is here any more. What can't be told within 2 s is left for the reaper: see `hasLeft`. */
+  protected async onStop(): Promise<void> {
+    this.#isStopping = true;
+    const { connection } = this.options;
+    connection.off('ready', this.#onReady);
+    clearInterval(this.#sweep);
+    clearTimeout(this.#afterBurial);
+    for (const holding of this.#users.values()) {
+      for (const [field, stay] of holding.stays()) {
+        clearTimeout(stay.lingering);
+        holding.leave(field, stay);
+      }
+      this.#changed.add(holding);
+    }
+    const deadline = performance.now() + STOP_MS;
+    while (!this.hasLeft && connection.isUp && performance.now() < deadline) {
+      this.#wake();
+      await within(deadline - performance.now(), this.#flushing ?? sleep(PAUSE_MS));
+    }
+    clearTimeout(this.#retry);
+  }
+
+  /** Redis lists nobody as being here. A process that ends without that must be found dead, and buried. */
+  get hasLeft(): boolean {
+    return this.#users.size === 0;
+  }
+
+  /** A socket has connected. What it returns is called once, when that socket has ended. Never waits and never throws. */
+  enter({ tenant, user, device }: Person, socketId: string): Leave {
+    if (this.#isStopping) return () => {};
+    const scope = scoped(tenant, user);
+    let holding = this.#users.get(scope);
+    if (!holding) {
+      holding = new Holding(tenant, user);
+      this.#users.set(scope, holding);
+    }
+    const field = fieldOf(device, socketId);
+    const stay = holding.enter(field, performance.now());
+    this.#change(holding);
+    return (isFinal) => this.#leave(holding, field, stay, isFinal);
+  }
+
+  /**
+   * Two look-ups, whatever the number of pods.
+   *
+   * @throws {RelayError} `unavailable`
+   */
+  async of(tenant: string, user: string): Promise<Whereabouts> {
+    const looked = Promise.all([this.#devicesOf(tenant, user), this.options.methodsOf(tenant, user)]);
+    const found = await within(LOOK_MS, looked).catch((error: unknown) => {
+      throw new RelayError('unavailable', UNAVAILABLE, { cause: error });
+    });
+    if (!found) throw new RelayError('unavailable', UNAVAILABLE);
+    const [devices, methods] = found;
+    return { devices, methods };
+  }
+
+  /** For the reaper: nobody is held by that process any more. */
+  async bury(processId: string): Promise<void> {
+    const { connection, keys } = this.options;
+    const held = keys.presenceHeld(processId);
+    const scopes = await connection.redis.smembers(held);
+    while (scopes.length > 0) {
+      const part = scopes.splice(0, BATCH_USERS);
+      const sent: Promise<readonly number[]>[] = [];
+      connection.inOneWrite(() => {
+        for (const scope of part) {
+          const [tenant = '', user = ''] = scope.split('/').map(decodeURIComponent);
+          sent.push(this.#send({ scope, tenant, user }, processId, []));
+        }
+      });
+      for (const reply of await Promise.all(sent)) this.#count(reply);
+      await connection.redis.srem(held, ...part);
+    }
+  }
+
+  /** This process was taken for dead, and isn't. */
+  returnToLife(): void {
+    this.reassert();
+    clearTimeout(this.#afterBurial);
+    this.#afterBurial = setTimeout(() => this.reassert(), BURIAL_MS);
+    this.#afterBurial.unref();
+  }
+
+  /** Redis may have lost something: everything is written again. */
+  reassert(): void {
+    if (this.#isStopping) return;
+    for (const holding of this.#users.values()) this.#reassert(holding);
+  }
+
+  /** Resolves when every client that lost its connection here is back somewhere or counts as gone, or when it takes too long. */
+  async settle(withinMs: number, signal: AbortSignal): Promise<void> {
+    const deadline = performance.now() + Math.min(withinMs, LINGER_MS);
+    while (this.#lingering > 0 && performance.now() < deadline && !signal.aborted) await sleep(PAUSE_MS, signal);
+  }
+
+  // --- sockets
+
+  #leave(holding: Holding, field: string, stay: Stay, isFinal: boolean): void {
+    if (!holding.holds(field, stay) || stay.lingering) return;
+    const end = (): void => {
+      holding.leave(field, stay);
+      this.#change(holding);
+    };
+    if (isFinal) return end();
+    this.#lingering++;
+    stay.lingering = setTimeout(() => {
+      this.#lingering--;
+      end();
+    }, LINGER_MS);
+    stay.lingering.unref();
+  }
+
+  #change(holding: Holding): void {
+    this.#changed.add(holding);
+    this.#wake();
+  }
+
+  #reassert(holding: Holding): void {
+    holding.reassert();
+    this.#change(holding);
+  }
+
+  // --- to Redis
+
+  #wake(): void {
+    if (this.#flushing || this.#retry || this.#changed.size === 0 || !this.options.connection.isUp) return;
+    this.#flushing = this.#flush().finally(() => {
+      this.#flushing = undefined;
+      this.#wake();
+    });
+  }
+
+  async #flush(): Promise<void> {
+    // what this turn of the loop brings goes together
+    await turn();
+    while (this.#changed.size > 0 && this.options.connection.isUp) {
+      if (!(await this.#writeBatch())) {
+        this.#retry = setTimeout(() => {
+          this.#retry = undefined;
+          this.#wake();
+        }, RETRY_MS);
+        this.#retry.unref();
+        return;
+      }
+      if (this.#changed.size > 0) await sleep(PAUSE_MS);
+    }
+  }
+
+  /** False: some of it failed, and waits for another try. */
+  async #writeBatch(): Promise<boolean> {
+    const { connection, keys, processId } = this.options;
+    const held = keys.presenceHeld(processId);
+    const batch = this.#nextBatch();
+    const unnoted = batch.filter(([{ isNoted }, changes]) => !isNoted && changes.some(({ kind }) => kind !== 'leave'));
+    let noting: Promise<unknown> = Promise.resolve();
+    let writing: Promise<readonly number[] | undefined>[] = [];
+    connection.inOneWrite(() => {
+      // before the sockets: whoever buries this process must find them
+      if (unnoted.length > 0) noting = connection.redis.sadd(held, ...unnoted.map(([{ scope }]) => scope));
+      writing = batch.map(async ([holding, changes]) =>
+        changes.length > 0 ? this.#send(holding, undefined, changes) : undefined,
+      );
+    });
+    const [noted, ...written] = await Promise.allSettled([noting, ...writing]);
+    const isNoted = noted.status === 'fulfilled';
+    for (const [holding] of unnoted) holding.isNoted = isNoted;
+    let isDone = isNoted;
+    const ended: string[] = [];
+    batch.forEach(([holding, changes], index) => {
+      const outcome = written[index] as PromiseSettledResult<readonly number[] | undefined>;
+      const reply = outcome.status === 'fulfilled' ? outcome.value : undefined;
+      const isWritten = outcome.status === 'fulfilled' && (reply?.[4] ?? 0) === 0 && (isNoted || holding.isNoted);
+      if (reply) this.#count(reply);
+      if (changes.length > 0) this.#metrics.writes.inc({ outcome: isWritten ? 'ok' : 'failed' });
+      if (!isWritten) {
+        isDone = false;
+        holding.giveBack(changes);
+      }
+      if (holding.hasChanges) this.#changed.add(holding);
+      else if (holding.isEmpty) {
+        this.#users.delete(holding.scope);
+        if (holding.isNoted) ended.push(holding.scope);
+      }
+    });
+    // a name too many there costs a look when this process is buried
+    if (ended.length > 0) connection.redis.srem(held, ...ended).catch(() => 0);
+    return isDone;
+  }
+
+  #nextBatch(): [Holding, readonly Change[]][] {
+    const batch: [Holding, readonly Change[]][] = [];
+    const now = performance.now();
+    let left = BATCH_CHANGES;
+    for (const holding of this.#changed) {
+      if (batch.length >= BATCH_USERS || left <= 0) break;
+      const changes = holding.handOut(left, now);
+      left -= changes.length;
+      this.#changed.delete(holding);
+      batch.push([holding, changes]);
+    }
+    return batch;
+  }
+
+  /** `buried`: a process all of whose sockets go. */
+  async #send(
+    { scope, tenant, user }: Pick<Holding, 'scope' | 'tenant' | 'user'>,
+    buried: string | undefined,
+    changes: readonly Change[],
+  ): Promise<readonly number[]> {
+    const { connection, keys, processId } = this.options;
+    const room = `user:${escapePart(user)}`;
+    const args = [
+      buried ?? processId,
+      buried === undefined ? '' : 'bury',
+      MAX_SOCKETS,
+      keys.ephemeral(scoped(tenant, room)),
+      JSON.stringify(user),
+      JSON.stringify(room),
+      `${processId}.${++this.#told}`,
+      ...changes.flatMap(({ field, kind, ageMs }) => [field, kind, ageMs]),
+    ];
+    return (await connection.run(CHANGE, [keys.presence(scope)], args)) as readonly number[];
+  }
+
+  #count([came = 0, went = 0, restored = 0, over = 0]: readonly number[]): void {
+    const { told, reasserted, overLimit } = this.#metrics;
+    if (came > 0) told.inc({ change: 'online' }, came);
+    if (went > 0) told.inc({ change: 'offline' }, went);
+    if (restored > 0) reasserted.inc({}, restored);
+    if (over > 0) overLimit.inc({}, over);
+  }
+
+  // --- from Redis
+
+  async #devicesOf(tenant: string, user: string): Promise<readonly DevicePresence[]> {
+    const { connection, keys } = this.options;
+    const scope = scoped(tenant, user);
+    // who asks right after it connected here finds itself
+    if (this.#users.get(scope)?.hasChanges && this.#flushing) await within(LOOK_MS / 2, this.#flushing);
+    return devicesIn(await connection.redis.hgetall(keys.presence(scope)));
+  }
+
+  /** A key that was deleted heals by itself. */
+  #look(): void {
+    const { connection, keys, processId } = this.options;
+    if (!connection.isUp) return;
+    const visited: Holding[] = [];
+    for (let left = Math.ceil(this.#users.size / SWEEP_PARTS); left > 0; left--) {
+      this.#round ??= this.#users.values();
+      const next = this.#round.next();
+      if (next.done) this.#round = undefined;
+      else visited.push(next.value);
+    }
+    while (visited.length > 0) {
+      const part = visited.splice(0, ASKED);
+      const asked = [keys.presenceHeld(processId), ...part.map(({ scope }) => keys.presence(scope))];
+      connection.redis.exists(...asked).then(
+        (count) => {
+          if (count < asked.length && !this.#isStopping)
+            for (const holding of part) if (!holding.isEmpty) this.#reassert(holding);
+        },
+        () => {},
+      );
+    }
+  }
+}
+
+const UNAVAILABLE = 'presence cannot be looked up now';
+
+function devicesIn(found: Readonly<Record<string, string>>): readonly DevicePresence[] {
+  const devices = new Map<string | undefined, { since: number; sockets: number }>();
+  for (const [field, value] of Object.entries(found)) {
+    const device = deviceOf(field);
+    const since = Number(value.split('|')[2]);
+    const known = devices.get(device);
+    devices.set(device, { since: Math.min(since, known?.since ?? since), sockets: (known?.sockets ?? 0) + 1 });
+  }
+  return [...devices]
+    .map(([device, { since, sockets }]) => ({ ...(device !== undefined && { device }), since, sockets }))
+    .sort((one, other) => one.since - other.since);
+}
