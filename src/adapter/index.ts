@@ -1,9 +1,9 @@
 import type { Namespace, Server } from 'socket.io';
 import type { Adapter } from 'socket.io-adapter';
+import { placeOf } from '../redis/client-place.js';
 import { HoldfastAdapter } from './adapter.js';
 import { AdapterHost } from './host.js';
 import { type AdapterOptions, settingsOf } from './options.js';
-import { placeOf } from './redis-client.js';
 
 export type { AdapterOptions, BridgeOptions } from './options.js';
 
@@ -17,7 +17,7 @@ export type { AdapterOptions, BridgeOptions } from './options.js';
  */
 export function createAdapter(redis: unknown, options: AdapterOptions = {}): (nsp: Namespace) => Adapter {
   const settings = settingsOf(options);
-  const place = placeOf(redis);
+  const place = placeOf(redis, 'createAdapter');
   const hosts = new WeakMap<Server, AdapterHost>();
   // Socket.IO calls it with `new`
   return function adapterOf(nsp: Namespace): Adapter {

@@ -82,7 +82,7 @@ export class Caller {
   #settledAt = 0;
   #isStopped = false;
   readonly #onReady = (): void => {
-    this.#settledAt = performance.now() + SETTLE_MS;
+    if (this.options.connection.generation > 1) this.#settledAt = performance.now() + SETTLE_MS;
   };
 
   constructor(private readonly options: CallerOptions) {

@@ -78,7 +78,7 @@ interface Load {
 export class Owner {
   readonly #inFlight = new Map<string, InFlight>();
   readonly #loads = new Map<string, Load>();
-  /** Answers that Redis has not confirmed, or whose job was taken away: the job may come again. */
+  /** Answers: a job may come again that Redis lost, or was not told the end of. */
   readonly #remembered = new Map<string, { readonly ending: Ending; readonly until: number }>();
   #rememberedBytes = 0;
   /** Answers to be told to Redis when it is back. */
@@ -150,10 +150,11 @@ export class Owner {
     this.#retired.add(daemon);
   }
 
-  /** Has requests in work that nobody else may have. */
-  isBusy(daemon: Daemon): boolean {
+  /** Has requests in work that nobody else may have, or with `countsAll` any. */
+  isBusy(daemon: Daemon, countsAll = false): boolean {
     for (const { registration, isIdempotent } of this.#inFlight.values())
-      if (registration.daemon === daemon && !isIdempotent && registration.instance === 'raw') return true;
+      if (registration.daemon === daemon && (countsAll || (!isIdempotent && registration.instance === 'raw')))
+        return true;
     return false;
   }
 
@@ -321,18 +322,13 @@ export class Owner {
     const base = keys.rpc(scope);
     const { isResult, answer, reason } = ending;
     const args = [base, scope, segment, id, token, isResult ? '1' : '0', answer, reason, keys.inboxes, processId];
+    this.#remember(key, ending, endsAt);
     try {
       const code = await connection.run(FINISH, [`${base}${segment}:${id}:lock`], args);
       this.#unreported.delete(key);
-      if (code === 0 || code === 1) {
-        this.#forgetAnswer(key);
-        if (code === 1) onAnswer(scope, id, outcomeOf(isResult, JSON.parse(answer)));
-        return;
-      }
-      metrics.late.inc();
-      this.#remember(key, ending, endsAt);
+      if (code === 1) onAnswer(scope, id, outcomeOf(isResult, JSON.parse(answer)));
+      else if (code !== 0) metrics.late.inc();
     } catch (error) {
-      this.#remember(key, ending, endsAt);
       if (this.#isStopped || performance.now() > endsAt + KEEP_MS) return;
       this.#unreported.set(key, { registration, token });
       // one that refuses (full, read-only) does so for a while; one that is gone says when it is back

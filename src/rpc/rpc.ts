@@ -30,6 +30,14 @@ export interface RpcOptions {
   readonly meter: Meter;
 }
 
+export interface RetireOptions {
+  readonly signal?: AbortSignal;
+  /** It won't come back. */
+  readonly isFinal?: boolean;
+  /** Also for requests that another one may have. */
+  readonly waitsForAll?: boolean;
+}
+
 /** A method, and who serves it. */
 export interface MethodState {
   readonly method: string;
@@ -186,10 +194,15 @@ export class Rpc extends Service {
    * A daemon is about to be sent elsewhere: it gets nothing more, and is let go at once if nobody would miss what it has in work,
    * else when it has answered, or at `until` (monotonic ms). Its transport can be closed then.
    */
-  async retire(daemon: Daemon, until: number, signal?: AbortSignal): Promise<void> {
+  async retire(
+    daemon: Daemon,
+    until: number,
+    { signal, isFinal = false, waitsForAll = false }: RetireOptions = {},
+  ): Promise<void> {
     this.#owner.retire(daemon);
-    while (this.#owner.isBusy(daemon) && performance.now() < until && !signal?.aborted) await sleep(10, signal);
-    await within(1000, this.leave(daemon, false));
+    while (this.#owner.isBusy(daemon, waitsForAll) && performance.now() < until && !signal?.aborted)
+      await sleep(10, signal);
+    await within(1000, this.leave(daemon, isFinal));
   }
 
   protected async onStart(): Promise<void> {

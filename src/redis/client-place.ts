@@ -1,5 +1,5 @@
 import type { RedisOptions } from 'ioredis';
-import type { RedisAddress } from '../redis/connect.js';
+import type { RedisAddress } from './connect.js';
 
 /** What of somebody's ioredis client says where Redis is, and not how to behave. */
 const PLACE = [
@@ -32,18 +32,19 @@ export interface ClientPlace {
  * Where a client's Redis is. Its own connection is not used: one that queues or repeats commands by itself would break what is
  * promised of them, and a blocking read needs a connection of its own anyway.
  *
+ * @param forWhom the function that was given it, for the error's text
  * @throws {TypeError} in one line: a Cluster, or no client at all
  */
-export function placeOf(client: unknown): ClientPlace {
+export function placeOf(client: unknown, forWhom: string): ClientPlace {
   if (typeof client !== 'object' || client === null)
-    throw new TypeError('createAdapter: wants an ioredis client, such as new Redis(url)');
+    throw new TypeError(`${forWhom}: wants an ioredis client, such as new Redis(url)`);
   const { isCluster, options, rootNodes, masters, slots } = client as Record<string, unknown>;
   if (isCluster === true || rootNodes || masters || slots)
-    throw new TypeError('createAdapter: Redis Cluster is not supported yet; give it a client of a single Redis');
+    throw new TypeError(`${forWhom}: Redis Cluster is not supported yet; give it a client of a single Redis`);
   if ('status' in client && typeof options === 'object' && options !== null) return ioredisPlace(options);
   // node-redis has no options where none were given; its pool and its Sentinel client keep theirs to themselves
-  if ('isOpen' in client && 'options' in client) return nodeRedisPlace((options ?? {}) as NodeRedisOptions);
-  throw new TypeError('createAdapter: this client does not say where its Redis is; give it new Redis(url) of ioredis');
+  if ('isOpen' in client && 'options' in client) return nodeRedisPlace((options ?? {}) as NodeRedisOptions, forWhom);
+  throw new TypeError(`${forWhom}: this client does not say where its Redis is; give it new Redis(url) of ioredis`);
 }
 
 function ioredisPlace(options: RedisOptions): ClientPlace {
@@ -69,12 +70,10 @@ interface NodeRedisOptions {
   } & Readonly<Record<string, unknown>>;
 }
 
-function nodeRedisPlace({ url, socket, credentialsProvider, ...rest }: NodeRedisOptions): ClientPlace {
+function nodeRedisPlace({ url, socket, credentialsProvider, ...rest }: NodeRedisOptions, forWhom: string): ClientPlace {
   // node-redis makes one of a password too
   if (credentialsProvider && !rest.username && !rest.password)
-    throw new TypeError(
-      'createAdapter: a credentials provider cannot be shared; give it new Redis(options) of ioredis',
-    );
+    throw new TypeError(`${forWhom}: a credentials provider cannot be shared; give it new Redis(options) of ioredis`);
   const parsed = url === undefined ? undefined : new URL(url);
   const isTls = socket?.tls === true || parsed?.protocol === 'rediss:';
   const { host, port, path, family, tls: _tls, reconnectStrategy: _strategy, ...tlsOptions } = socket ?? {};

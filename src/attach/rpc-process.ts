@@ -1,0 +1,84 @@
+import { randomBytes } from 'node:crypto';
+import type { Registry } from 'prom-client';
+import { type Logger, silentLogger, silentMeter } from '../core/ports.js';
+import { Service } from '../core/service.js';
+import { meterOn } from '../ops/index.js';
+import { Pods } from '../pods/index.js';
+import { placeOf } from '../redis/client-place.js';
+import { Keys } from '../redis/keys.js';
+import { DEFAULT_SETTINGS, Rpc, type RpcSettings } from '../rpc/index.js';
+
+/** What every way into calls takes. */
+export interface RpcProcessOptions extends Partial<RpcSettings> {
+  /** Before every key; relays have `hf:`. Processes with the same one reach each other. Default `hf:`. */
+  readonly prefix?: string;
+  /** Warnings and errors go there; pino has this shape. Default: nowhere. */
+  readonly logger?: Logger;
+  /** A registry of prom-client, to which `holdfast_rpc_*` is added. */
+  readonly registry?: Registry;
+}
+
+const LIMITS: { readonly [K in keyof RpcSettings]: readonly [min: number, max: number] } = {
+  graceMs: [0, 600_000],
+  absentGraceMs: [0, 600_000],
+  maxQueued: [1, 1_000_000],
+  inFlight: [1, 10_000],
+  maxPayloadBytes: [1024, 16 * 1024 * 1024],
+};
+
+/** A process of somebody's own among the pods: it has a lease and an inbox, and takes part in calls. */
+export class RpcProcess extends Service {
+  readonly rpc: Rpc;
+  readonly #pods: Pods;
+
+  /**
+   * @param forWhom the function that was given all this, for an error's text
+   * @throws {TypeError} in one line: a client that doesn't say where its Redis is, an option with a wrong value
+   */
+  constructor(redis: unknown, options: RpcProcessOptions, forWhom: string) {
+    super();
+    const { prefix = 'hf:', logger = silentLogger, registry } = options;
+    if (typeof prefix !== 'string' || !/^[\w:.-]{0,64}$/.test(prefix))
+      throw new TypeError(`${forWhom}: prefix: wants at most 64 of the characters A–Z a–z 0–9 _ : . -`);
+    const { address, keyPrefix } = placeOf(redis, forWhom);
+    const processId = randomBytes(9).toString('base64url');
+    const shared = {
+      url: address,
+      keys: new Keys(`${keyPrefix}${prefix}`),
+      // nobody takes up its place: its name is its own
+      pod: `rpc-${processId}`,
+      processId,
+      logger,
+      meter: registry ? meterOn(registry) : silentMeter,
+    };
+    this.#pods = new Pods({
+      ...shared,
+      handOvers: [(dead) => this.rpc.buryProcess(dead)],
+      onReturn: () => void this.rpc.returnToLife(),
+      onLost: () => {},
+    });
+    this.rpc = new Rpc({ ...shared, pods: this.#pods, settings: settingsOf(options, forWhom) });
+  }
+
+  protected async onStart(): Promise<void> {
+    await this.#pods.start();
+    await this.rpc.start();
+  }
+
+  protected async onStop(): Promise<void> {
+    await this.rpc.stop();
+    await this.#pods.stop();
+  }
+}
+
+function settingsOf(options: RpcProcessOptions, forWhom: string): RpcSettings {
+  const settings: { -readonly [K in keyof RpcSettings]: RpcSettings[K] } = { ...DEFAULT_SETTINGS };
+  for (const [name, [min, max]] of Object.entries(LIMITS) as [keyof RpcSettings, readonly [number, number]][]) {
+    const value = options[name];
+    if (value === undefined) continue;
+    if (!Number.isInteger(value) || value < min || value > max)
+      throw new TypeError(`${forWhom}: ${name}: wants a whole number from ${min} to ${max} (got ${String(value)})`);
+    settings[name] = value;
+  }
+  return Object.freeze(settings);
+}

@@ -1,0 +1,192 @@
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { Redis } from 'ioredis';
+import { Server } from 'socket.io';
+import { io as connect, type Socket } from 'socket.io-client';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { attachRpc, CallError, createRpcClient, createRpcWorker, type RpcClient } from '../../src/attach/index.js';
+import { eventually } from '../harness/poll.js';
+import { type RedisProcess, startRedis } from '../harness/redis.js';
+
+let redis: RedisProcess;
+let shared: Redis;
+let client: RpcClient;
+
+beforeAll(async () => {
+  redis = await startRedis({ aof: 'off' });
+  shared = new Redis(redis.url);
+  client = createRpcClient(shared);
+});
+
+afterAll(async () => {
+  await client?.close();
+  shared?.disconnect();
+  await redis?.[Symbol.asyncDispose]();
+});
+
+describe('a worker', () => {
+  it('serves a client of another process, and says what it serves', async () => {
+    await using worker = createRpcWorker(shared, {
+      user: 'billing',
+      methods: { add: ({ a, b }) => a + b, slow: () => new Promise(() => {}) },
+    });
+    await worker.ready;
+    expect(await client.call('billing', 'add', { a: 1, b: 2 })).toBe(3);
+    expect(await client.methods('billing')).toMatchObject([
+      { method: 'add', state: 'live' },
+      { method: 'slow', state: 'live' },
+    ]);
+  });
+
+  it.each([
+    ['text', 'hello'],
+    ['null', null],
+    ['nothing', undefined, null],
+    ['bytes', Buffer.from([0, 1, 255])],
+    ['bytes within', { file: Buffer.from('x'), size: 1 }],
+    ['a text that looks packed', '\u0000msgpack:zzz'],
+    ['unicode', { '💥': '\u2028 "quoted" \\' }],
+  ])('gets %s and gives it back as it was', async (_, value, back = value) => {
+    await using worker = createRpcWorker(shared, { user: 'mirror', methods: { same: (params) => params } });
+    await worker.ready;
+    expect(await client.call('mirror', 'same', value)).toEqual(back);
+  });
+
+  it('that fails tells its text', async () => {
+    await using worker = createRpcWorker(shared, {
+      user: 'failing',
+      methods: {
+        now: () => {
+          throw new Error('not today');
+        },
+        later: () => Promise.reject(new Error('nor tomorrow')),
+        circular: () => {
+          const loop: Record<string, unknown> = {};
+          loop.loop = loop;
+          return loop;
+        },
+        large: () => 'x'.repeat(2_000_000),
+      },
+    });
+    await worker.ready;
+    const failure = (method: string) => client.call('failing', method).catch((error: CallError) => error);
+    expect(await failure('now')).toMatchObject({ code: 'handler_error', message: 'not today', mayHaveRun: true });
+    expect(await failure('later')).toMatchObject({ code: 'handler_error', message: 'nor tomorrow' });
+    expect(await failure('circular')).toMatchObject({ code: 'handler_error' });
+    expect(await failure('large')).toMatchObject({ code: 'payload_too_large', mayHaveRun: true });
+    expect(await failure('now')).toBeInstanceOf(CallError);
+  });
+
+  it('that closes finishes what it has, and is gone at once for what comes then', async () => {
+    const worker = createRpcWorker(shared, {
+      user: 'leaving',
+      methods: { slow: () => new Promise((resolve) => setTimeout(resolve, 400, 'done')) },
+    });
+    await worker.ready;
+    const slow = client.call('leaving', 'slow');
+    await eventually(async () => (await shared.llen('hf:rpc:{default/leaving}:slow:active')) === 1);
+    const closing = worker.close();
+    expect(await slow).toBe('done');
+    await closing;
+    await expect(client.call('leaving', 'slow')).rejects.toMatchObject({ code: 'no_worker', mayHaveRun: false });
+  });
+
+  it('hears that its caller gave up', async () => {
+    const reasons: unknown[] = [];
+    await using worker = createRpcWorker(shared, {
+      user: 'patient',
+      methods: {
+        wait: (_params, { signal }) =>
+          new Promise((resolve) => {
+            signal.addEventListener('abort', () => {
+              reasons.push(signal.reason.code);
+              resolve('late');
+            });
+          }),
+      },
+    });
+    await worker.ready;
+    const giveUp = new AbortController();
+    const calling = client.call('patient', 'wait', null, { signal: giveUp.signal });
+    await eventually(async () => (await shared.llen('hf:rpc:{default/patient}:wait:active')) === 1);
+    giveUp.abort();
+    await expect(calling).rejects.toMatchObject({ code: 'cancelled', mayHaveRun: true });
+    await expect(client.call('patient', 'wait', null, { timeoutMs: 300 })).rejects.toMatchObject({
+      code: 'timeout',
+      mayHaveRun: true,
+    });
+    await eventually(() => expect(reasons).toEqual(['cancelled', 'timeout']));
+  });
+});
+
+describe('calls on a stock server', () => {
+  async function startApp(): Promise<{ url: string; stop: () => Promise<void>; io: Server }> {
+    const http = createServer();
+    const io = new Server(http);
+    const rpc = attachRpc(io, shared, {
+      identify: ({ handshake }) => (handshake.auth.user ? { user: String(handshake.auth.user) } : undefined),
+    });
+    await new Promise<void>((resolve) => http.listen(0, '127.0.0.1', resolve));
+    const url = `http://127.0.0.1:${(http.address() as AddressInfo).port}`;
+    const stop = async (): Promise<void> => {
+      await rpc.close(0);
+      await io.close();
+    };
+    return { url, stop, io };
+  }
+
+  const open = (url: string, user?: string): Socket => connect(url, { auth: { user }, forceNew: true });
+
+  it('cross servers that know nothing of each other, from the tick of connect on', async () => {
+    const [a, b] = await Promise.all([startApp(), startApp()]);
+    const daemon = open(a.url, 'ann');
+    daemon.on('rpc-request', ({ params }, ack) => ack({ got: params }));
+    const registered = daemon.emitWithAck('rpc-register', { method: 'echo' });
+    const caller = open(b.url, 'ann');
+    expect(await registered).toEqual({ ok: true });
+    expect(await caller.emitWithAck('rpc-call', { method: 'echo', params: [1] })).toEqual({
+      ok: true,
+      result: { got: [1] },
+    });
+    expect(await client.call('ann', 'echo', 2)).toEqual({ got: 2 });
+    expect(await daemon.emitWithAck('rpc-call', { method: 'echo' })).toMatchObject({
+      ok: false,
+      code: 'bad_request',
+      error: 'Cannot call RPC on the same socket',
+    });
+    daemon.disconnect();
+    await eventually(async () => {
+      const answer = await caller.emitWithAck('rpc-call', { method: 'echo', waitForWorkerMs: 0 });
+      expect(answer).toEqual({
+        ok: false,
+        code: 'no_worker',
+        error: 'RPC method not available',
+        retryable: true,
+        mayHaveRun: false,
+      });
+    });
+    const nobody = open(b.url);
+    expect(await nobody.emitWithAck('rpc-call', { method: 'echo' })).toMatchObject({ ok: false, code: 'unauthorized' });
+    expect(await caller.emitWithAck('rpc-call', { method: 'echo', user: 'bob' })).toMatchObject({
+      code: 'permission_denied',
+    });
+    for (const socket of [caller, nobody]) socket.disconnect();
+    await Promise.all([a.stop(), b.stop()]);
+  });
+});
+
+describe('bad options', () => {
+  it.each([
+    ['no client', () => createRpcClient(undefined), /^createRpcClient: wants an ioredis client/],
+    [
+      'no function',
+      () => createRpcWorker(shared, { user: 'u', methods: { a: 1 as never } }),
+      /methods\.a: wants a func/,
+    ],
+    ['a grace', () => createRpcClient(shared, { graceMs: -1 }), /^createRpcClient: graceMs: wants a whole number/],
+    ['a prefix', () => createRpcClient(shared, { prefix: 'a b' }), /^createRpcClient: prefix: wants/],
+    ['no identify', () => attachRpc(new Server(), shared, {} as never), /^attachRpc: identify: wants a function/],
+  ])('are named: %s', (_, make, message) => {
+    expect(make).toThrow(message);
+  });
+});
