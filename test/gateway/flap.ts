@@ -12,7 +12,13 @@ const ROOMS = ['a', 'b', 'c'];
 const pick = <T>(list: readonly T[]): T => list[Math.floor(Math.random() * list.length)] as T;
 const pause = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms));
 
+/** Returns of all clients together without which a run shows little. */
+const RETURNS = CLIENTS * 5;
+/** Of a machine so busy that clients hardly come back. */
+const MOST_MS = 30_000;
+
 export interface FlapOptions {
+  /** At least: it goes on until clients have come back often enough. */
   readonly runMs: number;
   /** Besides the clients' own: runs until the time is over. */
   readonly faults?: (stack: Stack, isOver: () => boolean) => Promise<void>;
@@ -37,11 +43,16 @@ export async function flap({ runMs, faults = async () => {} }: FlapOptions): Pro
     clients.push({ client, name: `client-${index}` });
   }
 
-  const endsAt = Date.now() + runMs;
+  const startedAt = Date.now();
+  const returns = (): number => clients.reduce((sum, { client }) => sum + client.connects.length - 1, 0);
+  const isOver = (): boolean => {
+    const ranMs = Date.now() - startedAt;
+    return ranMs >= runMs && (returns() > RETURNS || ranMs >= runMs + MOST_MS);
+  };
   const offers: Offer[] = [];
   const publishing = (async () => {
     let count = 0;
-    while (Date.now() < endsAt) {
+    while (!isOver()) {
       const startedAt = Date.now();
       const items = Array.from({ length: 1 + Math.floor(Math.random() * 8) }, () => ({
         room: pick(ROOMS),
@@ -60,14 +71,14 @@ export async function flap({ runMs, faults = async () => {} }: FlapOptions): Pro
     }
   })();
   const flapping = clients.map(async ({ client }) => {
-    while (Date.now() < endsAt) {
+    while (!isOver()) {
       await pause(Math.random() * (Math.random() < 0.3 ? 20 : 400));
       (client.socket.io as unknown as { uri: string }).uri = pick(stack.pods).url;
       // one that is cut while its engine opens can stay in the manager's state `opening` for ever: the stock client's own fault
       if (client.socket.io.engine?.readyState === 'open') client.cut();
     }
   });
-  await Promise.all([publishing, faults(stack, () => Date.now() >= endsAt), ...flapping]);
+  await Promise.all([publishing, faults(stack, isOver), ...flapping]);
 
   const isAccepted = ({ attempts }: Offer): boolean => attempts.some(({ outcome }) => outcome.kind === 'accepted');
   const due = (room: string): number => offers.filter((offer) => offer.room === room && isAccepted(offer)).length;
@@ -99,7 +110,7 @@ export async function flap({ runMs, faults = async () => {} }: FlapOptions): Pro
   const recoveries = clients.flatMap(({ client, name }) =>
     client.connects.slice(1).map((connect) => ({ name, ...connect })),
   );
-  expect(recoveries.length).toBeGreaterThan(CLIENTS * 5);
+  expect(recoveries.length).toBeGreaterThan(RETURNS);
   const fresh = recoveries.filter(({ recovered }) => !recovered);
   const ledger = checkLedger({ offers, subscribers: clients.map(({ client, name }) => client.account(name)) });
   expect({ fresh, ...ledger.details }).toEqual({
