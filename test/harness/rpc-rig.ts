@@ -1,7 +1,7 @@
 import { Redis } from 'ioredis';
 import { connect } from './client.js';
 import { type Haproxy, startHaproxy } from './haproxy.js';
-import { type Pod, startPod } from './pod.js';
+import { type Pod, spawnPod } from './pod.js';
 import { eventually } from './poll.js';
 import { type RedisOptions, type RedisProcess, startRedis } from './redis.js';
 import { CallBook, Caller } from './rpc-calls.js';
@@ -42,6 +42,9 @@ export interface Spread {
   indexOf(pod: Pod): number;
 }
 
+/** Three at once on a busy machine. */
+const BOOT_MS = 40_000;
+
 const LIMITS = { HOLDFAST_GATEWAY_MESSAGES_PER_SECOND: '100000' };
 
 let users = 0;
@@ -56,7 +59,7 @@ export class RpcRig implements AsyncDisposable {
   #redis: RedisProcess;
   #admin: Redis;
   #proxies: readonly TcpProxy[];
-  readonly #owned: AsyncDisposable[] = [];
+  readonly #owned: AsyncDisposable[];
 
   private constructor(
     redis: RedisProcess,
@@ -64,31 +67,47 @@ export class RpcRig implements AsyncDisposable {
     readonly pods: readonly Pod[],
     readonly haproxy: Haproxy,
     readonly book: CallBook,
+    owned: AsyncDisposable[],
   ) {
     this.#redis = redis;
     this.#admin = adminOf(redis);
     this.#proxies = proxies;
-    for (const part of [book, redis, ...proxies, haproxy, ...pods]) this.owns(part);
+    this.#owned = owned;
   }
 
   static async start({ pods: count = 3, redis: redisOptions, proxied = false, env = {} }: RigOptions = {}) {
-    const redis = await startRedis({ aof: 'off', ...redisOptions });
-    const names = Array.from({ length: count }, (_, index) => `pod-${index}`);
-    const proxies = proxied ? await Promise.all(names.map(() => startTcpProxy(redis.port))) : [];
-    const pods = await Promise.all(
-      names.map((name, index) =>
-        startPod({
-          redisUrl: proxied ? `redis://127.0.0.1:${proxies[index]?.port}` : redis.url,
-          name,
-          // a promise that is dropped ends the process, and so cannot pass unseen
-          env: { NODE_OPTIONS: '--unhandled-rejections=strict', HOLDFAST_DRAIN_MS: '2000', ...LIMITS, ...env },
-        }),
-      ),
-    );
-    const backends = pods.map(({ port, opsPort }) => ({ host: '127.0.0.1', port, opsPort }));
-    const rig = new RpcRig(redis, proxies, pods, await startHaproxy({ backends }), await CallBook.open());
-    await rig.allUp();
-    return rig;
+    const owned: AsyncDisposable[] = [];
+    const own = <T extends AsyncDisposable>(part: T): T => {
+      owned.push(part);
+      return part;
+    };
+    try {
+      const redis = own(await startRedis({ aof: 'off', ...redisOptions }));
+      const names = Array.from({ length: count }, (_, index) => `pod-${index}`);
+      const proxies: TcpProxy[] = [];
+      for (const _ of proxied ? names : []) proxies.push(own(await startTcpProxy(redis.port)));
+      const pods: Pod[] = [];
+      for (const [index, name] of names.entries())
+        pods.push(
+          own(
+            await spawnPod({
+              redisUrl: proxied ? `redis://127.0.0.1:${proxies[index]?.port}` : redis.url,
+              name,
+              // a promise that is dropped ends the process, and so cannot pass unseen
+              env: { NODE_OPTIONS: '--unhandled-rejections=strict', HOLDFAST_DRAIN_MS: '2000', ...LIMITS, ...env },
+            }),
+          ),
+        );
+      await Promise.all(pods.map((pod) => pod.ready(BOOT_MS)));
+      const backends = pods.map(({ port, opsPort }) => ({ host: '127.0.0.1', port, opsPort }));
+      const haproxy = own(await startHaproxy({ backends }));
+      const rig = new RpcRig(redis, proxies, pods, haproxy, own(await CallBook.open()), owned);
+      await rig.allUp();
+      return rig;
+    } catch (error) {
+      for (const part of owned.reverse()) await part[Symbol.asyncDispose]();
+      throw error;
+    }
   }
 
   get redis(): RedisProcess {
