@@ -249,6 +249,12 @@ export const OPTIONS = {
     'a call waits that long for a first registration of its method',
   ),
   rpcMaxQueued: option('HOLDFAST_RPC_MAX_QUEUED', integer(1, 1_000_000), 1000, 'calls of one method that wait'),
+  rpcStockMethods: option<readonly string[]>(
+    'HOLDFAST_RPC_STOCK_METHODS',
+    list,
+    [],
+    'methods that stock BullMQ Workers serve: tenant/user/method, each part escaped, * for any run of characters',
+  ),
   rpcInFlight: option('HOLDFAST_RPC_IN_FLIGHT', integer(1, 10_000), 64, 'requests that one daemon has in work'),
   rpcMaxPayloadBytes: option(
     'HOLDFAST_RPC_MAX_PAYLOAD_BYTES',

@@ -1,5 +1,5 @@
 import { randomBytes } from 'node:crypto';
-import { ApiKeys, TokenVerifier } from './admission/index.js';
+import { ApiKeys, isAllowed, TokenVerifier } from './admission/index.js';
 import type { RelayConfig } from './config.js';
 import { FatalError } from './core/errors.js';
 import type { Logger } from './core/ports.js';
@@ -82,6 +82,7 @@ export class Relay extends Service {
     this.#rpc = new Rpc({
       ...shared,
       pods: this.#pods,
+      isStock: (target) => isAllowed(config.rpcStockMethods, target),
       settings: {
         graceMs: config.rpcGraceMs,
         absentGraceMs: config.rpcAbsentGraceMs,

@@ -1,5 +1,6 @@
 import { randomBytes } from 'node:crypto';
 import type { Registry } from 'prom-client';
+import { isAllowed } from '../admission/index.js';
 import { type Logger, silentLogger, silentMeter } from '../core/ports.js';
 import { Service } from '../core/service.js';
 import { meterOn } from '../ops/index.js';
@@ -12,6 +13,11 @@ import { DEFAULT_SETTINGS, Rpc, type RpcSettings } from '../rpc/index.js';
 export interface RpcProcessOptions extends Partial<RpcSettings> {
   /** Before every key; relays have `hf:`. Processes with the same one reach each other. Default `hf:`. */
   readonly prefix?: string;
+  /**
+   * Methods that stock BullMQ Workers serve, as patterns of `<tenant>/<user>/<method>`, each part escaped as in a URL, with `*` for
+   * any run of characters. Default: none.
+   */
+  readonly stockMethods?: readonly string[];
   /** Warnings and errors go there; pino has this shape. Default: nowhere. */
   readonly logger?: Logger;
   /** A registry of prom-client, to which `holdfast_rpc_*` is added. */
@@ -40,6 +46,7 @@ export class RpcProcess extends Service {
     const { prefix = 'hf:', logger = silentLogger, registry } = options;
     if (typeof prefix !== 'string' || !/^[\w:.-]{0,64}$/.test(prefix))
       throw new TypeError(`${forWhom}: prefix: wants at most 64 of the characters A–Z a–z 0–9 _ : . -`);
+    const isStock = (target: string): boolean => isAllowed(options.stockMethods ?? [], target);
     const { address, keyPrefix } = placeOf(redis, forWhom);
     const processId = randomBytes(9).toString('base64url');
     const shared = {
@@ -57,7 +64,7 @@ export class RpcProcess extends Service {
       onReturn: () => void this.rpc.returnToLife(),
       onLost: () => {},
     });
-    this.rpc = new Rpc({ ...shared, pods: this.#pods, settings: settingsOf(options, forWhom) });
+    this.rpc = new Rpc({ ...shared, pods: this.#pods, settings: settingsOf(options, forWhom), isStock });
   }
 
   protected async onStart(): Promise<void> {

@@ -10,6 +10,7 @@ import type { RpcMetrics } from './metrics.js';
 import { type Failure, failed, failureOf, type Outcome, outcomeOf } from './outcome.js';
 import { encodePayload } from './payload.js';
 import { BUDGET_MS, MARGIN_MS, MAX_TIMEOUT_MS, type RpcSettings } from './settings.js';
+import type { StockQueues } from './stock-queues.js';
 
 const CALL = loadScript(import.meta.url, 'call', ['common']);
 const WATCH = loadScript(import.meta.url, 'watch', ['common']);
@@ -37,6 +38,7 @@ export interface CallerOptions {
   readonly settings: RpcSettings;
   readonly clock: RedisClock;
   readonly metrics: RpcMetrics;
+  readonly stock: StockQueues;
   /** A call waits for a method of this process. */
   readonly onWork: (scope: string, segment: string) => void;
 }
@@ -51,6 +53,8 @@ interface Pending {
   segment: string;
   readonly hash: string;
   readonly data: string;
+  /** Stock BullMQ Workers serve it. */
+  readonly isStock: boolean;
   readonly startedAt: number;
   readonly outcome: Promise<Outcome>;
   readonly resolve: (outcome: Outcome) => void;
@@ -181,6 +185,7 @@ export class Caller {
       segment,
       hash,
       data,
+      isStock: request !== undefined && this.options.stock.isStock(request.tenant, request.user, request.method),
       startedAt,
       outcome,
       resolve,
@@ -205,7 +210,11 @@ export class Caller {
     const { connection } = this.options;
     while (this.#pending.get(pending.key) === pending) {
       try {
-        if (connection.isUp) return this.#onReply(pending, await this.#ask(pending, 'call'));
+        if (connection.isUp) {
+          if (pending.isStock && !(await this.#hasStockWorker(pending)))
+            return this.#settle(pending, failed('no_worker'));
+          return this.#onReply(pending, await this.#ask(pending, 'call'));
+        }
       } catch (error) {
         // Redis that refuses has done nothing
         if (replyCode(error) === '') pending.mayBeAccepted = true;
@@ -245,8 +254,16 @@ export class Caller {
       request?.isIdempotent ? '1' : '',
       workerInstance,
       workerFence,
+      pending.isStock ? '1' : '',
     ];
     return (await connection.run(CALL, [`${base}@call:${id}`, `${base}@reg`, keys.processes], args)) as CallReply;
+  }
+
+  /** Whether to make the call at all. Its end is heard from now on. */
+  async #hasStockWorker({ scope, request }: Pending): Promise<boolean> {
+    const { settings, stock } = this.options;
+    const hasWorker = await stock.follow(scope, request?.method ?? '');
+    return hasWorker || (request?.waitForWorkerMs ?? settings.absentGraceMs) > 0;
   }
 
   #onReply(pending: Pending, [code, now, a, b, deadline, segment]: CallReply): void {
@@ -359,6 +376,7 @@ export class Caller {
       settings.absentGraceMs,
       pods.mayJudge ? LEASE_MS : '',
       keys.inboxes,
+      watched[0]?.isStock ? '1' : '',
       ...watched.map(({ id }) => id),
     ];
     let reply: (string | number)[];

@@ -15,6 +15,7 @@ import type { Outcome } from './outcome.js';
 import { OWNER_SCRIPTS, Owner } from './owner.js';
 import { type KeptRegistration, REGISTRATION_SCRIPTS, Registrations } from './registrations.js';
 import type { RpcSettings } from './settings.js';
+import { STOCK_SCRIPTS, StockQueues } from './stock-queues.js';
 
 const SILENCE_MS = 2500;
 const CHECK_MS = 250;
@@ -26,6 +27,8 @@ export interface RpcOptions {
   readonly processId: string;
   readonly pods: Pods;
   readonly settings: RpcSettings;
+  /** Whether stock BullMQ Workers serve a method, named `<tenant>/<user>/<method>`, each part escaped. Default: none. */
+  readonly isStock?: (target: string) => boolean;
   readonly logger: Logger;
   readonly meter: Meter;
 }
@@ -55,6 +58,7 @@ export class Rpc extends Service {
   readonly #registrations: Registrations;
   readonly #owner: Owner;
   readonly #caller: Caller;
+  readonly #stock: StockQueues;
   readonly #daemons = new Set<Daemon>();
   /** Run id, replication id and role of the Redis that has our registrations. */
   #redisIs = '';
@@ -75,7 +79,22 @@ export class Rpc extends Service {
       registrations: this.#registrations,
       onAnswer: (scope, id, outcome) => this.#caller.settle(scope, id, outcome),
     });
-    this.#caller = new Caller({ ...shared, pods, onWork: (scope, segment) => this.#owner.ring(scope, segment) });
+    this.#stock = new StockQueues({
+      url,
+      keys,
+      pod,
+      processId,
+      logger,
+      commands: this.#connection,
+      isStock: options.isStock ?? (() => false),
+      onEnd: (scope, id, outcome) => this.#caller.settle(scope, id, outcome),
+    });
+    this.#caller = new Caller({
+      ...shared,
+      pods,
+      stock: this.#stock,
+      onWork: (scope, segment) => this.#owner.ring(scope, segment),
+    });
     meter.gauge({ name: 'rpc_inflight', help: 'Calls that this process waits for.' }, () => this.#caller.pendingCount);
     meter.gauge(
       { name: 'rpc_requests_inflight', help: 'Requests that daemons of this process have.' },
@@ -212,14 +231,16 @@ export class Rpc extends Service {
     connection.open();
     while (!(await connection.whenUp(500))) if (connection.isClosed) throw new Error('stopped while starting');
     // what is not known there would be sent twice when it is first used
-    for (const script of [...CALLER_SCRIPTS, ...OWNER_SCRIPTS, ...REGISTRATION_SCRIPTS])
+    for (const script of [...CALLER_SCRIPTS, ...OWNER_SCRIPTS, ...REGISTRATION_SCRIPTS, ...STOCK_SCRIPTS])
       await connection.redis.script('LOAD', script.source);
     await this.#registrations.start();
+    await this.#stock.start();
   }
 
   protected async onStop(): Promise<void> {
     await within(1500, Promise.all([...this.#daemons].map((daemon) => this.leave(daemon, false))));
     await this.#registrations.stop();
+    await this.#stock.stop();
     this.#owner.stop();
     this.#caller.stop();
     this.#connection.close();

@@ -5,8 +5,11 @@
 --      11 grace of a worker that is away, ms  12 wait for a worker at most, ms, '' = by the grace  13 wait for a first worker, ms
 --      14 lease, ms, if this process may judge others, else ''  15 inboxes  16 most waiting jobs
 --      17 job's name  18 data  19 '1' = idempotent  20 instance that may have it  21 fence at which that was
+--      22 '1' = stock BullMQ Workers serve it
 -- → {'new', now, entry, 1 = ring here, deadline} {'live', now, '', 0, deadline, method} {'done', now, is result, answer}
 --   {'lost' | 'cancelled' | 'conflict' | 'unknown' | 'late' | 'self' | 'no_worker' | 'overloaded', now}
+-- a stock worker keeps what has ended in its lists for as long as anybody may ask
+local STOCK = '{"attempts":1,"removeOnComplete":{"age":660},"removeOnFail":{"age":660}}'
 local base, scope, method, id, hash, mode = unpack(ARGV, 1, 6)
 local self, inboxes = ARGV[9], ARGV[15]
 local now = redis_ms()
@@ -21,8 +24,8 @@ local job = queue .. id
 if known[1] then
   if known[1] == '' then return { 'cancelled', now } end
   if hash ~= '' and known[1] ~= hash then return { 'conflict', now } end
-  local found = redis.call('HMGET', job, 'finishedOn', 'returnvalue', 'failure', 'dl')
-  if found[1] then return { 'done', now, found[2] and 1 or 0, found[2] or found[3] or failure('worker_lost', true) } end
+  local found = redis.call('HMGET', job, 'finishedOn', 'returnvalue', 'failure', 'dl', 'failedReason')
+  if found[1] then return { 'done', now, ending(found[2], found[3], found[5]) } end
   if known[2] then return { 'cancelled', now } end
   if found[4] then
     if known[4] ~= self then
@@ -34,11 +37,12 @@ if known[1] then
   if known[3] and mode ~= 'again' then return { 'lost', now } end
   if hash == '' then return { 'unknown', now } end
 end
-local entry = redis.call('HGET', KEYS[2], method)
+local is_stock = ARGV[22] == '1'
+local entry = not is_stock and redis.call('HGET', KEYS[2], method)
 local state, process, daemon = worker(entry, now, KEYS[3], tonumber(ARGV[14]))
 local wait = tonumber(ARGV[12])
 if state == 'live' and process == self and daemon == ARGV[10] then return { 'self', now } end
-if state ~= 'live' and mode ~= 'again' then
+if state ~= 'live' and mode ~= 'again' and not is_stock then
   local till = now + (wait or tonumber(ARGV[13]))
   if state == 'away' and not wait then till = process + tonumber(ARGV[11]) end
   if till <= now then return { 'no_worker', now } end
@@ -46,7 +50,7 @@ end
 local waiting = redis.call('LLEN', queue .. 'wait')
 if mode ~= 'again' and waiting >= tonumber(ARGV[16]) then return { 'overloaded', now } end
 local deadline = now + tonumber(ARGV[8])
-redis.call('HSET', job, 'name', ARGV[17], 'data', ARGV[18], 'opts', '{"attempts":1}', 'timestamp', now, 'delay', 0,
+redis.call('HSET', job, 'name', ARGV[17], 'data', ARGV[18], 'opts', is_stock and STOCK or '{"attempts":1}', 'timestamp', now, 'delay', 0,
   'priority', 0, 'rt', self, 'dl', deadline)
 if ARGV[19] == '1' then redis.call('HSET', job, 'idempotent', 1) end
 if wait then redis.call('HSET', job, 'till', now + wait) end
@@ -54,6 +58,12 @@ if ARGV[21] ~= '' then redis.call('HSET', job, 'marked', ARGV[20], 'fence', ARGV
 redis.call('LPUSH', queue .. 'wait', id)
 redis.call('PEXPIRE', queue .. 'wait', IDLE)
 redis.call('HSET', KEYS[1], 'hash', hash, 'method', method, 'process', self)
+if is_stock then
+  redis.call('ZADD', queue .. 'marker', 0, '0')
+  redis.call('PEXPIREAT', job, deadline + MINUTE)
+  redis.call('PEXPIREAT', KEYS[1], deadline + MINUTE)
+  return { 'new', now, '', 0, deadline }
+end
 -- until it is picked up, or its caller is known to have heard of it
 redis.call('PEXPIREAT', job, ARGV[7])
 redis.call('PEXPIREAT', KEYS[1], ARGV[7])

@@ -16,14 +16,15 @@ end
 local method = known[2]
 local queue = base .. method .. ':'
 local job = queue .. id
-local found = redis.call('HMGET', job, 'finishedOn', 'returnvalue', 'failure', 'dl', 'ats')
-if found[1] then return { 'done', found[2] and 1 or 0, found[2] or found[3] or failure('worker_lost', true) } end
+local found = redis.call('HMGET', job, 'finishedOn', 'returnvalue', 'failure', 'dl', 'ats', 'failedReason')
+if found[1] then return { 'done', ending(found[2], found[3], found[6]) } end
 redis.call('HSET', KEYS[1], 'cancelled', 1)
 redis.call('PEXPIREAT', KEYS[1], math.max(now, tonumber(found[4]) or now) + MINUTE)
 if not found[4] then return { 'unknown' } end
-local holder = string.match(redis.call('GET', job .. ':lock') or '', '^([^|]*)|')
-if holder then
-  send(inboxes, holder, '{"type":"rpc-give-up","scope":"' .. scope .. '","id":"' .. id .. '","code":"' .. code .. '"}')
+local lock = redis.call('GET', job .. ':lock')
+if lock then
+  -- a stock worker's names no process, and can't be told
+  send(inboxes, string.match(lock, '^[^|]*'), '{"type":"rpc-give-up","scope":"' .. scope .. '","id":"' .. id .. '","code":"' .. code .. '"}')
   return { 'active' }
 end
 redis.call('LREM', queue .. 'wait', 1, id)

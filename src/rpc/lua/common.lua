@@ -72,6 +72,13 @@ local function settle(base, scope, method, id, is_result, answer, reason, now, i
   return is_self
 end
 
+-- The JSON of how a job ended, from its hash: 1 = a result. A stock worker's failure is only a text.
+local function ending(returnvalue, stored, reason)
+  if returnvalue then return 1, returnvalue end
+  if stored then return 0, stored end
+  return 0, '{"code":"handler_error","mayHaveRun":true,"error":' .. cjson.encode(reason or 'failed') .. '}'
+end
+
 local function failure(code, may_have_run)
   return '{"code":"' .. code .. '","mayHaveRun":' .. (may_have_run and 'true' or 'false') .. '}'
 end

@@ -1,11 +1,12 @@
 -- Looks after calls of one method that are taking long: tells of ended ones, and mends what a death or a lost message left.
 -- KEYS 1 registry  2 processes (of another slot)
 -- ARGV 1 base  2 scope  3 method  4 process  5 grace, ms  6 wait for a first worker, ms  7 lease, ms, if this process may judge, else ''
---      8 inboxes  9… ids
+--      8 inboxes  9 '1' = stock BullMQ Workers serve it  10… ids
 -- → {now, 1 = ring here, id, 'done', 1 = result, answer | id, 'missing', '', '' …}: only of calls about which there is something to say
 local base, scope, method, self = unpack(ARGV, 1, 4)
 local grace, first, inboxes = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[8]
 local lease = tonumber(ARGV[7])
+local is_stock = ARGV[9] == '1'
 local queue = base .. method .. ':'
 local now = redis_ms()
 local entry = redis.call('HGET', KEYS[1], method)
@@ -30,19 +31,21 @@ if state == 'live' and is_dead(process) then
   state, process = 'away', now
 end
 
-for i = 9, #ARGV do
+for i = 10, #ARGV do
   local id = ARGV[i]
   local job, call = queue .. id, base .. '@call:' .. id
-  local known = redis.call('HMGET', job, 'finishedOn', 'returnvalue', 'failure', 'dl', 'till', 'ats', 'timestamp')
-  if known[1] then say(id, 'done', known[2] and 1 or 0, known[2] or known[3] or failure('worker_lost', true))
+  local known = redis.call('HMGET', job, 'finishedOn', 'returnvalue', 'failure', 'dl', 'till', 'ats', 'timestamp', 'failedReason')
+  if known[1] then say(id, 'done', ending(known[2], known[3], known[8]))
   elseif not known[4] or redis.call('HEXISTS', call, 'hash') == 0 then say(id, 'missing', '', '')
   else
     -- its caller has heard of it
     redis.call('PEXPIREAT', job, known[4] + MINUTE)
     redis.call('PEXPIREAT', call, known[4] + MINUTE)
-    local holder = redis.call('GET', job .. ':lock')
+    local holder = not is_stock and redis.call('GET', job .. ':lock')
     local holding = holder and string.match(holder, '^([^|]*)|')
-    if holding and state == 'live' and string.sub(holder, 1, #process + #daemon + 2) ~= process .. '|' .. daemon .. '|' then
+    if is_stock then
+      -- its workers look after it
+    elseif holding and state == 'live' and string.sub(holder, 1, #process + #daemon + 2) ~= process .. '|' .. daemon .. '|' then
       put_back(queue, id)
       must_ring = true
     elseif holding and not is_dead(holding) then
