@@ -57,10 +57,12 @@ export interface Presence {
 }
 
 export interface DevicePresence {
-  /** Absent where the token names none. */
+  /** Absent: connections whose tokens name none. */
   readonly device?: string;
-  /** ms since 1970. */
+  /** When the oldest of its connections came, ms since 1970. */
   readonly since: number;
+  /** Connections. */
+  readonly sockets: number;
 }
 
 /** A device of the token's user came online with its first connection, or went with its last. */
