@@ -1,7 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, test, vi } from 'vitest';
 import { type Answer, Answers } from '../../src/client/answers.js';
-import { CallError } from '../../src/core/call-error.js';
 import { defer } from '../../src/client/deferred.js';
 import { Emitter } from '../../src/client/emitter.js';
 import { fingerprint } from '../../src/client/fingerprint.js';
@@ -14,6 +13,7 @@ import { webStore } from '../../src/client/stores.js';
 import { Subscription } from '../../src/client/subscription.js';
 import { permissionsOf, TokenSource } from '../../src/client/token-source.js';
 import { fromWire } from '../../src/client/wire-errors.js';
+import { CallError } from '../../src/core/call-error.js';
 import { RelayError } from '../../src/core/errors.js';
 
 const at = (offset: number, epoch = 'a', partition = 0): string => `${epoch}:${partition}:1-${offset}`;
