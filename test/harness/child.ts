@@ -17,9 +17,19 @@ const MAX_LINES = 5000;
 
 /** Children that still run: a test worker that ends early must not leave them behind. */
 const running = new Set<ChildProcess>();
-process.once('exit', () => {
+function endAll(): void {
   for (const child of running) child.kill('SIGKILL');
-});
+}
+process.once('exit', endAll);
+// that is how Vitest ends a worker, and what a worker sees of Vitest's own end: neither is an exit
+process.once('SIGTERM', endByTerm);
+process.once('disconnect', endByTerm);
+
+function endByTerm(): void {
+  process.off('SIGTERM', endByTerm);
+  endAll();
+  process.kill(process.pid, 'SIGTERM');
+}
 
 /** One run of a program, its output kept as lines (the newest 5,000). */
 export class Child implements AsyncDisposable {
