@@ -39,7 +39,11 @@ export class Repeater {
     const endsAt = performance.now() + timeoutMs;
     const limit = new AbortController();
     const stop = (): void => limit.abort();
-    const timer = setTimeout(stop, timeoutMs + marginMs);
+    let isAsking = false;
+    let timer = setTimeout(() => {
+      if (isAsking) timer = setTimeout(stop, marginMs);
+      else stop();
+    }, timeoutMs);
     if (signal?.aborted) stop();
     signal?.addEventListener('abort', stop, { once: true });
     this.#limits.add(limit);
@@ -51,8 +55,10 @@ export class Repeater {
         const leftMs = Math.ceil(endsAt - performance.now());
         if (leftMs <= 0 || limit.signal.aborted) throw givenUp();
         try {
+          isAsking = true;
           return await abortable(attempt(leftMs), limit.signal, givenUp);
         } catch (error) {
+          isAsking = false;
           last = error as RelayError;
           if (limit.signal.aborted || !isWorthIt(last)) throw last;
         }

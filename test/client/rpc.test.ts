@@ -200,7 +200,7 @@ describe('a call', () => {
     await using _ = lonely;
     const unsent = await failureOf(lonely.call('work', null, { timeoutMs: 300 }));
     expect(unsent).toMatchObject({ code: 'timeout', mayHaveRun: false });
-    expect(performance.now() - startedAt).toBeLessThan(3 * (300 + 1000));
+    expect(performance.now() - startedAt).toBeLessThan(3 * 300 + 2000);
   });
 
   test('of many at once goes through, at the rate that the relay allows', async () => {
@@ -383,6 +383,29 @@ describe('a registration', () => {
     await first.register();
     expect(await caller.call('who')).toBe('older');
     await eventually(() => second.state === 'replaced');
+  });
+
+  test('that is replaced while its client is away is not taken back by a client that is recovered', async () => {
+    const token = tokens({ sub: someone() });
+    await using proxy = await startTcpProxy(stack.pod(0).port);
+    const told = open(`http://127.0.0.1:${proxy.port}`, { token });
+    const [older, newer] = [told.client, open(stack.pod(1).url, { token }).client];
+    await using _ = older;
+    await using __ = newer;
+    const [stays, leaves] = [older.register('stays', () => 'older'), older.register('leaves', () => 'older')];
+    await Promise.all([stays.ready, leaves.ready]);
+    await proxy.refuse(true);
+    proxy.rst();
+    await lost(told);
+    await newer.register('leaves', () => 'newer').ready;
+    await proxy.refuse(false);
+    await older.live();
+    expect(older.socket.recovered).toBe(true);
+    await eventually(() => leaves.state === 'replaced');
+    expect(stays.state).toBe('registered');
+    const { client: caller } = open(stack.pod(1).url, { token });
+    await using ___ = caller;
+    expect(await Promise.all([caller.call('stays'), caller.call('leaves')])).toEqual(['older', 'newer']);
   });
 
   test('that is ended is gone at once; what is in work is answered, and waited for', async () => {
