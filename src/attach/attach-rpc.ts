@@ -1,6 +1,6 @@
 import type { Namespace, Server, Socket } from 'socket.io';
 import { RelayError, toWireError } from '../core/errors.js';
-import { type KeptRegistration, RPC_COMMANDS, type RpcParty, RpcSocket, readName } from '../rpc/index.js';
+import { type KeptRegistration, RPC_COMMANDS, type RpcParty, RpcSocket, readName, separateAcks } from '../rpc/index.js';
 import { clientOf, type RpcClient } from './rpc-client.js';
 import { RpcProcess, type RpcProcessOptions } from './rpc-process.js';
 
@@ -46,6 +46,7 @@ export function attachRpc(io: Server | Namespace, redis: unknown, options: Attac
   if (typeof identify !== 'function') throw new TypeError('attachRpc: identify: wants a function');
   const namespace = 'sockets' in io && 'of' in io ? io.sockets : (io as Namespace);
   const member = new RpcProcess(redis, options, 'attachRpc');
+  separateAcks(namespace);
   const sockets = new Set<RpcSocket>();
   const onConnection = (socket: Socket): void => attach(socket, member, identify, sockets);
   namespace.on('connection', onConnection);

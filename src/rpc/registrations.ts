@@ -69,7 +69,7 @@ export class Registrations extends Service {
   readonly #byDaemon = new Map<string, Map<string, Registration>>();
   /** The newest of each method here. */
   readonly #byTarget = new Map<string, Registration>();
-  readonly #scopes = new Map<string, number>();
+  readonly #scopes = new Map<string, Set<Registration>>();
   readonly #wanted = new Map<Daemon, Wanted[]>();
   /** Releases that Redis has not confirmed. */
   readonly #owed = new Map<
@@ -132,9 +132,10 @@ export class Registrations extends Service {
             mustPickAgain: false,
           };
     if (registration !== old) {
+      if (old) this.#scopes.get(scope)?.delete(old);
       own.set(segment, registration);
       this.#byTarget.set(targetOf(scope, segment), registration);
-      if (!old) this.#hold(scope);
+      this.#hold(registration);
     }
     return new Promise((resolve) => {
       const timer = setTimeout(resolve, BUDGET_MS, 'late');
@@ -191,7 +192,7 @@ export class Registrations extends Service {
   /** Writes all of it again, where nobody newer has it: after a pause, another Redis, a wiped one. */
   async reassertAll(): Promise<void> {
     for (const scopes of chunks([...this.#scopes.keys()], MOST_PER_TICK)) {
-      const registrations = this.#inScopes(new Set(scopes));
+      const registrations = this.#inScopes(scopes);
       await Promise.all([...registrations].map(([daemon, own]) => this.#reassert(daemon, own).catch(() => {})));
     }
   }
@@ -328,13 +329,15 @@ export class Registrations extends Service {
     if (own.size === 0) this.#byDaemon.delete(daemon.id);
     const target = targetOf(scope, segment);
     if (this.#byTarget.get(target) === registration) this.#byTarget.delete(target);
-    const left = (this.#scopes.get(scope) ?? 1) - 1;
-    if (left > 0) this.#scopes.set(scope, left);
-    else this.#scopes.delete(scope);
+    const inScope = this.#scopes.get(scope);
+    inScope?.delete(registration);
+    if (inScope?.size === 0) this.#scopes.delete(scope);
   }
 
-  #hold(scope: string): void {
-    this.#scopes.set(scope, (this.#scopes.get(scope) ?? 0) + 1);
+  #hold(registration: Registration): void {
+    const inScope = this.#scopes.get(registration.scope);
+    if (inScope) inScope.add(registration);
+    else this.#scopes.set(registration.scope, new Set([registration]));
   }
 
   // --- releasing
@@ -376,7 +379,7 @@ export class Registrations extends Service {
         rest = [...this.#scopes.keys()];
         perTick = Math.min(MOST_PER_TICK, Math.ceil((rest.length * TICK_MS) / ROUND_MS));
       }
-      const registrations = this.#inScopes(new Set(rest.splice(0, perTick)));
+      const registrations = this.#inScopes(rest.splice(0, perTick));
       await within(
         2000,
         Promise.all([...registrations].map(([daemon, own]) => this.#reassert(daemon, own).catch(() => {}))),
@@ -384,12 +387,11 @@ export class Registrations extends Service {
     }
   }
 
-  #inScopes(scopes: ReadonlySet<string>): Map<Daemon, Registration[]> {
+  #inScopes(scopes: readonly string[]): Map<Daemon, Registration[]> {
     const found = new Map<Daemon, Registration[]>();
-    if (scopes.size === 0) return found;
-    for (const own of this.#byDaemon.values())
-      for (const registration of own.values()) {
-        if (registration.fence === '' || !scopes.has(registration.scope)) continue;
+    for (const scope of scopes)
+      for (const registration of this.#scopes.get(scope) ?? []) {
+        if (registration.fence === '') continue;
         const list = found.get(registration.daemon);
         if (list) list.push(registration);
         else found.set(registration.daemon, [registration]);

@@ -1,5 +1,5 @@
-import { randomBytes, randomUUID } from 'node:crypto';
-import type { Socket } from 'socket.io';
+import { randomBytes, randomInt, randomUUID } from 'node:crypto';
+import type { Namespace, Socket } from 'socket.io';
 import { RelayError } from '../core/errors.js';
 import { isName } from '../wire/names.js';
 import { type CallFields, readCall, readName } from './call-request.js';
@@ -13,6 +13,14 @@ const MAX_PENDING = 1000;
 /** Methods that one socket serves. */
 const MAX_METHODS = 1000;
 const MAX_INSTANCE_LENGTH = 100;
+
+/**
+ * Socket.IO counts its acks from 0 in each process, and a stock client sends an ack over whatever connection it has by then: an
+ * answer to the pod that died would be taken for one to the pod where its daemon is now. So each process counts from elsewhere.
+ */
+export function separateAcks(namespace: Namespace): void {
+  (namespace as unknown as { _ids: number })._ids = randomInt(2 ** 47);
+}
 
 /** Who a socket is, and what it may. */
 export interface RpcParty {
@@ -31,6 +39,8 @@ export interface RpcSocketOptions {
   readonly onChange?: () => Promise<unknown>;
   /** Something was written to the socket. */
   readonly onSent?: () => void;
+  /** What is written in one turn of the loop leaves together. */
+  readonly inOneSegment?: (write: () => void) => void;
 }
 
 /** What clients can ask, and how it is answered. */
@@ -124,13 +134,17 @@ export class RpcSocket implements Daemon {
   // --- as a daemon
 
   deliver(request: DaemonRequest, leftMs: number, answer: (answer: DaemonAnswer) => void): void {
-    const { socket, onSent } = this.options;
+    const { socket, onSent, inOneSegment = (write) => write() } = this.options;
     if (!socket.connected) return;
-    socket.timeout(leftMs).emit('rpc-request', request, (error: Error | null, value: unknown) => {
+    inOneSegment(() => this.#send(request, leftMs, answer));
+    onSent?.();
+  }
+
+  #send(request: DaemonRequest, leftMs: number, answer: (answer: DaemonAnswer) => void): void {
+    this.options.socket.timeout(leftMs).emit('rpc-request', request, (error: Error | null, value: unknown) => {
       // it has been given up by then
       if (!error) answer(answerOf(value));
     });
-    onSent?.();
   }
 
   giveUp(id: string, reason: 'cancelled' | 'timeout'): void {

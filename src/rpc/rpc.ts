@@ -67,7 +67,13 @@ export class Rpc extends Service {
     super();
     const { url, keys, pod, processId, settings, logger, meter, pods } = options;
     const metrics = rpcMetrics(meter);
-    this.#connection = new Connection({ url, name: `holdfast:${pod}:rpc`, silenceMs: SILENCE_MS, opensLater: true });
+    this.#connection = new Connection({
+      url,
+      name: `holdfast:${pod}:rpc`,
+      silenceMs: SILENCE_MS,
+      joinsWrites: true,
+      opensLater: true,
+    });
     const shared = { connection: this.#connection, clock: this.#clock, keys, processId, settings, metrics, logger };
     this.#registrations = new Registrations({
       ...shared,

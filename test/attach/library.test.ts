@@ -24,6 +24,23 @@ afterAll(async () => {
   await redis?.[Symbol.asyncDispose]();
 });
 
+async function startApp(): Promise<{ url: string; stop: () => Promise<void>; io: Server }> {
+  const http = createServer();
+  const io = new Server(http);
+  const rpc = attachRpc(io, shared, {
+    identify: ({ handshake }) => (handshake.auth.user ? { user: String(handshake.auth.user) } : undefined),
+  });
+  await new Promise<void>((resolve) => http.listen(0, '127.0.0.1', resolve));
+  const url = `http://127.0.0.1:${(http.address() as AddressInfo).port}`;
+  const stop = async (): Promise<void> => {
+    await rpc.close(0);
+    await io.close();
+  };
+  return { url, stop, io };
+}
+
+const open = (url: string, user?: string): Socket => connect(url, { auth: { user }, forceNew: true });
+
 describe('a worker', () => {
   it('serves a client of another process, and says what it serves', async () => {
     await using worker = createRpcWorker(shared, {
@@ -120,23 +137,6 @@ describe('a worker', () => {
 });
 
 describe('calls on a stock server', () => {
-  async function startApp(): Promise<{ url: string; stop: () => Promise<void>; io: Server }> {
-    const http = createServer();
-    const io = new Server(http);
-    const rpc = attachRpc(io, shared, {
-      identify: ({ handshake }) => (handshake.auth.user ? { user: String(handshake.auth.user) } : undefined),
-    });
-    await new Promise<void>((resolve) => http.listen(0, '127.0.0.1', resolve));
-    const url = `http://127.0.0.1:${(http.address() as AddressInfo).port}`;
-    const stop = async (): Promise<void> => {
-      await rpc.close(0);
-      await io.close();
-    };
-    return { url, stop, io };
-  }
-
-  const open = (url: string, user?: string): Socket => connect(url, { auth: { user }, forceNew: true });
-
   it('cross servers that know nothing of each other, from the tick of connect on', async () => {
     const [a, b] = await Promise.all([startApp(), startApp()]);
     const daemon = open(a.url, 'ann');
@@ -171,6 +171,35 @@ describe('calls on a stock server', () => {
       code: 'permission_denied',
     });
     for (const socket of [caller, nobody]) socket.disconnect();
+    await Promise.all([a.stop(), b.stop()]);
+  });
+});
+
+describe('a stock daemon that moves to another server', () => {
+  it('does not answer its next call there with what it owed the first one', async () => {
+    const [a, b] = await Promise.all([startApp(), startApp()]);
+    const caller = open(b.url, 'zoe');
+    const daemon = open(a.url, 'zoe');
+    const asked: string[] = [];
+    const finish = new Map<string, () => void>();
+    daemon.on('rpc-request', ({ params }, ack) => {
+      asked.push(params);
+      finish.set(params, () => ack(params));
+    });
+    await daemon.emitWithAck('rpc-register', { method: 'slow' });
+    const first = caller.emitWithAck('rpc-call', { method: 'slow', params: 'first' });
+    await eventually(() => expect(asked).toEqual(['first']));
+    // its acks go out on whatever connection it has
+    (daemon.io as unknown as { uri: string }).uri = b.url;
+    a.io.engine.close();
+    expect(await first).toMatchObject({ ok: false, code: 'worker_lost', mayHaveRun: true });
+    await eventually(() => daemon.connected);
+    await daemon.emitWithAck('rpc-register', { method: 'slow' });
+    const second = caller.emitWithAck('rpc-call', { method: 'slow', params: 'second' });
+    await eventually(() => expect(asked).toEqual(['first', 'second']));
+    for (const name of asked) finish.get(name)?.();
+    expect(await second).toMatchObject({ ok: true, result: 'second' });
+    for (const socket of [caller, daemon]) socket.disconnect();
     await Promise.all([a.stop(), b.stop()]);
   });
 });

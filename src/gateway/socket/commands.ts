@@ -98,7 +98,7 @@ export class Commands {
 
   /** Answers are not logged: whoever asks on and on and reads none of them is closed. */
   #reply({ subscriber }: Session, ack: Ack, answer: object): void {
-    ack(answer);
+    subscriber.outbox.inOneSegment(() => ack(answer));
     if (subscriber.leavesTooMuch) subscriber.closeAsSlow(this.options.metrics, 'answers are not read');
   }
 

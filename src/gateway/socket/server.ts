@@ -7,7 +7,7 @@ import { Service } from '../../core/service.js';
 import { sleep, within } from '../../core/sleep.js';
 import type { Inbox } from '../../pods/index.js';
 import type { Leave, Presence } from '../../presence/index.js';
-import type { Rpc } from '../../rpc/index.js';
+import { type Rpc, separateAcks } from '../../rpc/index.js';
 import type { Ephemeral } from '../ephemeral.js';
 import type { Hub } from '../hub.js';
 import type { DisconnectCode, GatewayMetrics } from '../metrics.js';
@@ -78,6 +78,7 @@ export class SocketServer extends Service {
 
   protected async onStart(): Promise<void> {
     const { http, inbox, sessions } = this.options;
+    separateAcks(this.#io.sockets);
     this.#io.use((socket, next) => void this.#admit(socket, next));
     this.#io.on('connection', (socket) => this.#connected(socket));
     inbox.on('superseded', ({ owner }) => {

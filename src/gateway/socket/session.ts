@@ -63,6 +63,7 @@ export class Session extends Resumable<ResumeState> {
         mayRegister: (method) => isAllowed(this.identity.permissions.register, scoped(this.identity.user, method)),
       }),
       onChange: () => this.save(),
+      inOneSegment: (write) => subscriber.outbox.inOneSegment(write),
       onSent: () => {
         if (subscriber.leavesTooMuch) subscriber.closeAsSlow(context.metrics, 'requests are not read');
       },
