@@ -6,7 +6,7 @@ import { bundle, type PageServer, servePage, startBrowser } from '../harness/bro
 import { type Haproxy, startHaproxy } from '../harness/haproxy.js';
 import { eventually } from '../harness/poll.js';
 import { ALL_CAPS, token } from '../harness/token.js';
-import { numbers, someone } from './fixture.js';
+import { numbers, open, someone } from './fixture.js';
 
 let stack: Stack;
 let haproxy: Haproxy;
@@ -141,3 +141,41 @@ test('in Chromium: what is published is seen once and in order, over reloads of 
   expect(await tab.told()).toEqual([]);
   await tab.page.close();
 }, 90_000);
+
+test('in Chromium: a page calls a method, and runs one, over the end of its connection', async () => {
+  const given = await token({ sub: someone(), caps: ALL_CAPS });
+  const tab = new Tab(await browser.newPage(), { url: haproxy.url, token: given, room: 'room', key: someone('key') });
+  await tab.load();
+  const { client } = open(haproxy.url, { token: given });
+  await using _ = client;
+  await client.register('half', (n: number) => {
+    if (n % 2 === 1) throw new Error('odd');
+    return n / 2;
+  }).ready;
+  const called = tab.page.evaluate(async () => {
+    const { client } = (globalThis as unknown as { kept: Kept }).kept;
+    const failed = await client.call('half', 7).catch((error) => [error.code, error.message, error.mayHaveRun]);
+    return [await client.call('half', 8), failed];
+  });
+  expect(await called).toEqual([4, ['handler_error', 'odd', true]]);
+
+  await tab.page.evaluate(async () => {
+    const { client, seen } = (globalThis as unknown as { kept: Kept }).kept;
+    const registration = client.register('reversed', async (bytes: ArrayBuffer) => {
+      seen.push('begun');
+      // as long as it takes to lose the connection and to be back
+      const end = await new Promise((resolve) =>
+        client.on('status', ({ state }) => state === 'live' && resolve(state)),
+      );
+      return { end, bytes: new Uint8Array(bytes).reverse().buffer };
+    });
+    await registration.ready;
+  });
+  const answer = client.call<{ end: string; bytes: Buffer }>('reversed', Buffer.from([1, 2, 3]));
+  await eventually(async () => expect(await tab.seen()).toEqual(['begun']));
+  await tab.page.evaluate(() => (globalThis as unknown as { kept: Kept }).kept.client.socket.io.engine.close());
+  const { end, bytes } = await answer;
+  expect([end, ...bytes]).toEqual(['live', 3, 2, 1]);
+  expect(await tab.seen()).toEqual(['begun']);
+  await tab.page.close();
+}, 60_000);
