@@ -191,7 +191,9 @@ describe('a stock daemon that moves to another server', () => {
     await eventually(() => expect(asked).toEqual(['first']));
     // its acks go out on whatever connection it has
     (daemon.io as unknown as { uri: string }).uri = b.url;
+    const lost = new Promise((resolve) => daemon.once('disconnect', resolve));
     a.io.engine.close();
+    await lost;
     expect(await first).toMatchObject({ ok: false, code: 'worker_lost', mayHaveRun: true });
     await eventually(() => daemon.connected);
     await daemon.emitWithAck('rpc-register', { method: 'slow' });
