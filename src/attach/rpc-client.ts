@@ -1,8 +1,13 @@
 import { randomUUID } from 'node:crypto';
 import { CallError } from '../core/call-error.js';
+import { RelayError } from '../core/errors.js';
+import { within } from '../core/sleep.js';
 import type { MethodState, Outcome } from '../rpc/index.js';
 import { readCall, readName } from '../rpc/index.js';
 import { RpcProcess, type RpcProcessOptions } from './rpc-process.js';
+
+/** How long a Redis that does not answer is waited for. */
+const START_MS = 2000;
 
 export interface RpcClientOptions extends RpcProcessOptions {
   /** Whose users are called. Default `default`. */
@@ -77,7 +82,13 @@ export function clientOf(member: RpcProcess, tenant: string, caller: string): Rp
       }
     },
     methods: async (user) => {
-      await member.start();
+      if (
+        !(await within(
+          START_MS,
+          member.start().then(() => true),
+        ))
+      )
+        throw new RelayError('unavailable');
       return rpc.methodsOf(tenant, readName('user', user));
     },
     close,

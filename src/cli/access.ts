@@ -18,8 +18,7 @@ export async function withLog<T>(
   redisUrl: string | undefined,
   work: (log: LogAccess, config: RelayConfig) => Promise<T>,
 ): Promise<T> {
-  const config = loadToolConfig(redisUrl);
-  const url = config.redisUrl ?? (await embeddedUrl(config.dataDir));
+  const { url, config } = await redisOf(redisUrl);
   const limits = { maxEntries: config.logMaxEntries, maxBytes: config.logMaxBytes, idWindowMs: config.logIdWindowMs };
   await using log = new LogAccess(url, new Keys(config.keyPrefix), limits);
   const away = (reason: string): RelayError =>
@@ -34,6 +33,12 @@ export async function withLog<T>(
       throw away((error as Error).message);
     throw error;
   }
+}
+
+/** Where Redis is: `--redis-url`, `REDIS_URL`, or that of the relay on the data folder. */
+export async function redisOf(redisUrl: string | undefined): Promise<{ url: string; config: RelayConfig }> {
+  const config = loadToolConfig(redisUrl);
+  return { url: config.redisUrl ?? (await embeddedUrl(config.dataDir)), config };
 }
 
 async function embeddedUrl(dataDir: string): Promise<string> {

@@ -37,3 +37,13 @@ export function parseFormat(value: string): Format {
   if (value === 'text' || value === 'json') return value;
   throw new FatalError(`-o: wants text or json, got ${JSON.stringify(value)}`);
 }
+
+/** What somebody typed: JSON, or else a text; nothing is null. */
+export function parseJson(text: string | undefined): unknown {
+  if (text === undefined) return null;
+  try {
+    return JSON.parse(text);
+  } catch {
+    return text;
+  }
+}

@@ -4,6 +4,7 @@ import { addCheck } from './check.js';
 import { addGroups } from './groups.js';
 import { failWith } from './output.js';
 import { addPublish } from './publish.js';
+import { addRpc } from './rpc.js';
 import { addServe } from './serve.js';
 import { addTail } from './tail.js';
 import { addToken } from './token.js';
@@ -20,7 +21,7 @@ export function program(): Command {
       onStdoutError(isServing);
       if (!isServing) endOnSignals();
     });
-  for (const add of [addServe, addToken, addCheck, addPublish, addTail, addTopics, addGroups]) add(root);
+  for (const add of [addServe, addToken, addCheck, addPublish, addTail, addRpc, addTopics, addGroups]) add(root);
   return root;
 }
 

@@ -5,7 +5,7 @@ import { checkEvent, composeEvent, EVENTS_TOPIC } from '../wire/event.js';
 import { isName } from '../wire/names.js';
 import { formatPosition } from '../wire/position.js';
 import { existingTopic, withLog } from './access.js';
-import { type Format, parseFormat } from './output.js';
+import { type Format, parseFormat, parseJson } from './output.js';
 
 interface Options {
   readonly tenant: string;
@@ -25,7 +25,7 @@ export function addPublish(root: Command): void {
     .action(
       async (room: string, event: string, data: string | undefined, { tenant, id, output, redisUrl }: Options) => {
         if (!isName(tenant)) throw new FatalError('tenant: wants 1 to 200 characters without control characters');
-        const checked = checkEvent({ room, event, data: parseData(data), id });
+        const checked = checkEvent({ room, event, data: parseJson(data), id });
         await withLog(redisUrl, async (log, config) => {
           await existingTopic(log, EVENTS_TOPIC);
           const origin = { tenant, publisher: 'cli', newId: randomUUID(), at: await log.now() };
@@ -40,13 +40,4 @@ export function addPublish(root: Command): void {
         });
       },
     );
-}
-
-function parseData(text: string | undefined): unknown {
-  if (text === undefined) return null;
-  try {
-    return JSON.parse(text);
-  } catch {
-    return text;
-  }
 }

@@ -7,7 +7,7 @@ import { RedisClock } from '../redis/clock.js';
 import { Connection, type RedisAddress } from '../redis/connect.js';
 import type { Keys } from '../redis/keys.js';
 import { scoped } from '../wire/names.js';
-import type { CallName, CallRequest } from './call-request.js';
+import { type CallName, type CallRequest, segmentOf } from './call-request.js';
 import { CALLER_SCRIPTS, Caller } from './caller.js';
 import type { Daemon, Dedupe } from './daemon.js';
 import { rpcMetrics } from './metrics.js';
@@ -49,6 +49,9 @@ export interface MethodState {
   readonly pod?: string;
   /** Redis ms; only of one that is away. */
   readonly since?: number;
+  /** Calls that wait, and calls that are in work. */
+  readonly waiting: number;
+  readonly active: number;
 }
 
 /** Durable calls: of this process's callers to daemons anywhere, and of callers anywhere to this process's daemons. */
@@ -184,12 +187,10 @@ export class Rpc extends Service {
       redis.hgetall(`${keys.rpc(scoped(tenant, user))}@reg`),
       redis.hgetall(keys.podNames),
       redis.zrange(keys.processes, 0, '-1', 'WITHSCORES'),
-    ]).catch((cause: unknown) => {
-      throw new RelayError('unavailable', 'the registry cannot be read', { cause });
-    });
+    ]).catch(unreadable);
     const now = this.#clock.at();
     const podOf = new Map(Object.entries(names).map(([pod, process]) => [process, pod]));
-    const methods: MethodState[] = [];
+    const methods: Omit<MethodState, 'waiting' | 'active'>[] = [];
     for (const [segment, entry] of Object.entries(entries)) {
       const [, process = '', rest] = entry.split('|');
       const method = decodeURIComponent(segment);
@@ -199,7 +200,17 @@ export class Rpc extends Service {
       if (since === undefined) methods.push({ method, state: 'live', ...(pod !== undefined && { pod }) });
       else if (since + settings.graceMs > now) methods.push({ method, state: 'away', since });
     }
-    return methods.sort((a, b) => (a.method < b.method ? -1 : 1));
+    const queues = methods.map(({ method }) => `${keys.rpc(scoped(tenant, user))}${segmentOf(method)}`);
+    const counts = await Promise.all(
+      queues.flatMap((queue) => [redis.llen(`${queue}:wait`), redis.llen(`${queue}:active`)]),
+    ).catch(unreadable);
+    return methods
+      .map((method, index) => ({
+        ...method,
+        waiting: counts[2 * index] as number,
+        active: counts[2 * index + 1] as number,
+      }))
+      .sort((a, b) => (a.method < b.method ? -1 : 1));
   }
 
   // --- life
@@ -270,4 +281,8 @@ export class Rpc extends Service {
       }
     }
   }
+}
+
+function unreadable(cause: unknown): never {
+  throw new RelayError('unavailable', 'the registry cannot be read', { cause });
 }

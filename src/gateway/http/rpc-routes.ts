@@ -84,6 +84,8 @@ export function addRpcRoutes(fastify: FastifyInstance, { rpc, metrics, callerOf 
                   state: z.enum(['live', 'away']),
                   pod: z.string().optional().describe('of a live one'),
                   since: z.number().optional().describe('of one that is away: ms since 1970'),
+                  waiting: z.number().describe('calls that wait'),
+                  active: z.number().describe('calls that are in work'),
                 }),
               )
               .readonly(),
