@@ -1,34 +1,38 @@
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { RpcRig } from '../../harness/rpc-rig.js';
-import { DEMOTED, expectSuffered, FLUSHED, FULL, READ_ONLY, RESTARTED, STOPPED, suffer } from './outages.js';
+import {
+  DEMOTED,
+  expectSuffered,
+  FLUSHED,
+  FULL,
+  gather,
+  type Parties,
+  READ_ONLY,
+  RESTARTED,
+  STOPPED,
+  suffer,
+  WIPED,
+} from './outages.js';
 
 // outages.long.test.ts has the failover, longer faults and more rounds
 
-describe.concurrent('every call has one outcome, and nothing that was refused runs later, when', () => {
-  it(`${STOPPED.name}, and nobody is declared dead by it`, async () => {
-    await using rig = await RpcRig.start();
-    expectSuffered(await suffer(rig, STOPPED, 5000));
-  });
-
-  it(RESTARTED.name, async () => {
-    await using rig = await RpcRig.start({ redis: { aof: 'everysec' } });
-    expectSuffered(await suffer(rig, RESTARTED, 1000));
-  });
-});
-
-describe('each call has one outcome, and nothing that was refused runs later, when', () => {
+describe('every call has one outcome, and nothing that was refused runs later, when', () => {
   let rig: RpcRig;
+  let parties: Parties;
   beforeAll(async () => {
-    rig = await RpcRig.start();
+    rig = await RpcRig.start({ redis: { aof: 'everysec' } });
+    parties = await gather(rig);
   });
   afterAll(() => rig?.[Symbol.asyncDispose]());
 
-  it.each([FLUSHED, READ_ONLY, FULL, DEMOTED])('$name', async (outage) => {
-    expectSuffered(await suffer(rig, outage, 1000));
+  it(`${STOPPED.name}, and nobody is declared dead by it`, async () => {
+    const result = await suffer(rig, parties, STOPPED, 5000);
+    expectSuffered(result);
+    for (const { daemon } of parties.spread) expect(daemon.notesOf('disconnect')).toEqual([]);
   });
 
-  it('Redis is killed and comes back without its data', async () => {
-    expectSuffered(await suffer(rig, RESTARTED, 1000));
+  it.each([FLUSHED, RESTARTED, WIPED, READ_ONLY, FULL, DEMOTED])('$name', async (outage) => {
+    expectSuffered(await suffer(rig, parties, outage, 1000));
   });
 
   it('Redis is away when a pod is told to leave, which it does in time', async () => {

@@ -3,9 +3,9 @@ import { sleep } from '../../../src/core/sleep.js';
 import type { Pod } from '../../harness/pod.js';
 import { eventually } from '../../harness/poll.js';
 import { type RedisProcess, startRedis } from '../../harness/redis.js';
-import { CallLoad, type Told, tally, wordOf } from '../../harness/rpc-calls.js';
+import { type Caller, CallLoad, type Told, tally, wordOf } from '../../harness/rpc-calls.js';
 import { printFaults } from '../../harness/rpc-ledger.js';
-import type { RpcRig } from '../../harness/rpc-rig.js';
+import type { RpcRig, Spread } from '../../harness/rpc-rig.js';
 import { untilCallable } from './daemons.js';
 
 /** What a caller hears in an outage comes this soon; the rest is for a busy machine. */
@@ -29,6 +29,16 @@ export const STOPPED: Outage = {
 export const RESTARTED: Outage = {
   name: 'Redis is killed and comes back with its data',
   async inflict({ redis }, forMs) {
+    await redis.kill();
+    await sleep(forMs);
+    await redis.start();
+  },
+};
+
+export const WIPED: Outage = {
+  name: 'Redis is killed and comes back without its data',
+  async inflict({ redis, admin }, forMs) {
+    await admin.flushall();
     await redis.kill();
     await sleep(forMs);
     await redis.start();
@@ -106,13 +116,27 @@ export interface OutageResult {
   readonly faults: string;
 }
 
-/** Calls run through a fault of Redis, others begin in it; then everybody is called again. */
-export async function suffer(rig: RpcRig, { name, inflict }: Outage, forMs: number): Promise<OutageResult> {
+/** Who calls and who is called, through one outage after another. */
+export interface Parties {
+  readonly spread: readonly Spread[];
+  readonly callerOn: (pod: Pod) => Caller;
+}
+
+/** A daemon of each kind, and a caller, on each pod. */
+export async function gather(rig: RpcRig): Promise<Parties> {
   const raw = await rig.daemonPerPod({ kind: 'raw' });
   const instance = await rig.daemonPerPod({ kind: 'instance' });
-  const callerOn = await rig.callerPerPod();
+  return { spread: [raw, instance], callerOn: await rig.callerPerPod() };
+}
+
+/** Calls run through a fault of Redis, others begin in it; then everybody is called again. */
+export async function suffer(
+  rig: RpcRig,
+  { spread, callerOn }: Parties,
+  { name, inflict }: Outage,
+  forMs: number,
+): Promise<OutageResult> {
   const [, near, far] = rig.pods as [Pod, Pod, Pod];
-  const spread = [raw, instance];
   const before = rig.book.calls.length;
   const handlerMs = forMs + 1500;
   const timeoutMs = forMs + 12_000;
@@ -130,7 +154,7 @@ export async function suffer(rig: RpcRig, { name, inflict }: Outage, forMs: numb
   );
   const load = new CallLoad(50, (n) =>
     callerOn(rig.pods[n % 3] as Pod).call('work', {
-      user: (spread[n % 2] as typeof raw).userOn(rig.pods[(n >> 1) % 3] as Pod),
+      user: (spread[n % 2] as Spread).userOn(rig.pods[(n >> 1) % 3] as Pod),
       ms: 10,
     }),
   );
@@ -142,9 +166,10 @@ export async function suffer(rig: RpcRig, { name, inflict }: Outage, forMs: numb
   const callableMs = Date.now() - endedAt;
   const loaded = await load.stop();
   const ran = await Promise.all(running);
-  const after = await Promise.all(rig.pods.map((pod) => callerOn(far).call('work', { user: raw.userOn(pod) })));
+  const after = await Promise.all(
+    spread.flatMap(({ userOn }) => rig.pods.map((pod) => callerOn(far).call('work', { user: userOn(pod) }))),
+  );
   if (after.some(({ answer }) => !answer?.ok)) throw new Error(`not callable: ${JSON.stringify(tally(after))}`);
-  for (const { daemon } of spread) await daemon.kill();
   const pending = await Promise.all(rig.pods.map((pod) => rig.metric(pod, 'holdfast_rpc_inflight')));
   return {
     name,
