@@ -49,8 +49,21 @@ async function compile(...sources: readonly string[]): Promise<string> {
 
 test('the examples of docs/sdk.md compile in an application', async () => {
   const examples = [...read('docs/sdk.md').matchAll(/^```ts\n([\s\S]*?)^```/gm)].map((match) => match[1] as string);
-  expect(examples).toHaveLength(2);
+  expect(examples).toHaveLength(4);
   expect(await compile(...examples)).toBe('');
+});
+
+test('a handler is typed by its params, and a call by its result', async () => {
+  const wrong = `
+import { createClient } from 'holdfast/client';
+const relay = createClient({ url, token });
+relay.register('double', ({ n }: { n: number }) => n.length);
+const doubled: string = await relay.call<number>('double', { n: 1 });
+relay.register('what', (params) => params.n);`;
+  const said = await compile(wrong);
+  expect(said).toContain(`Property 'length' does not exist on type 'number'`);
+  expect(said).toContain(`Type 'number' is not assignable to type 'string'`);
+  expect(said).toContain(`'params' is of type 'unknown'`);
 });
 
 test('an event that its map does not know does not compile', async () => {
