@@ -9,6 +9,13 @@ export interface Change {
   readonly ageMs: number;
 }
 
+/** Changes of a user that are on their way. */
+export interface Written {
+  readonly holding: Holding;
+  readonly changes: readonly Change[];
+  readonly waiting: readonly (() => void)[];
+}
+
 /** One connection of a socket. A client that recovers keeps its socket's id, also on the process that still has its old connection. */
 export interface Stay {
   readonly cameAt: number;
@@ -33,8 +40,11 @@ export class Holding {
   readonly scope: string;
   /** The set of what this process holds names the user. */
   isNoted = false;
+  /** Some of its changes are being written. */
+  isOnItsWay = false;
   readonly #stays = new Map<string, Stay>();
   readonly #changes = new Map<string, Kind>();
+  #waiting: (() => void)[] = [];
 
   constructor(
     readonly tenant: string,
@@ -82,8 +92,13 @@ export class Holding {
     for (const field of this.#stays.keys()) if (!this.#changes.has(field)) this.#changes.set(field, 'again');
   }
 
-  /** Up to `most` changes, which are on their way from now on. */
-  handOut(most: number, now: number): readonly Change[] {
+  /** Resolves when what is to be written by now was written, or could not be. */
+  whenTried(): Promise<void> {
+    return new Promise((resolve) => this.#waiting.push(resolve));
+  }
+
+  /** Up to `most` changes, which are on their way from now on, and whom to tell when they have arrived. */
+  handOut(most: number, now: number): Written {
     const changes: Change[] = [];
     for (const [field, kind] of this.#changes) {
       if (changes.length >= most) break;
@@ -92,7 +107,9 @@ export class Holding {
       changes.push({ field, kind, ageMs: stay ? Math.max(0, Math.round(now - stay.cameAt)) : 0 });
       this.#changes.delete(field);
     }
-    return changes;
+    const waiting = this.#waiting;
+    this.#waiting = [];
+    return { holding: this, changes, waiting };
   }
 
   /** It is not known whether they were written. What happened since goes first. */

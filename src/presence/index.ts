@@ -1,1 +1,1 @@
-export { type DevicePresence, type Leave, Presence, type PresenceOptions, type Whereabouts } from './presence.js';
+export { type DevicePresence, Presence, type PresenceOptions, type Visit, type Whereabouts } from './presence.js';

@@ -1,4 +1,3 @@
-import { setImmediate as turn } from 'node:timers/promises';
 import { RelayError } from '../core/errors.js';
 import type { Meter } from '../core/ports.js';
 import { Service } from '../core/service.js';
@@ -7,7 +6,7 @@ import type { Connection } from '../redis/connect.js';
 import type { Keys } from '../redis/keys.js';
 import { loadScript } from '../redis/script.js';
 import { escapePart, scoped } from '../wire/names.js';
-import { type Change, deviceOf, fieldOf, Holding, type Stay } from './holding.js';
+import { type Change, deviceOf, fieldOf, Holding, type Stay, type Written } from './holding.js';
 import { type PresenceMetrics, presenceMetrics } from './metrics.js';
 
 const CHANGE = loadScript(import.meta.url, 'change');
@@ -16,10 +15,9 @@ const CHANGE = loadScript(import.meta.url, 'change');
 const MAX_SOCKETS = 1000;
 /** A client that lost its connection is back by then, if it can: a stock one tries after 0.5 to 1.5 s. Shorter than a lease. */
 const LINGER_MS = 2000;
-/** Written at once; thousands of sockets that come or go together must not hold up the lease on the same connection. */
-const BATCH_USERS = 200;
-const BATCH_CHANGES = 500;
-const PAUSE_MS = 20;
+/** On their way at once: thousands of sockets that come or go together must not hold up the lease on the same connection. */
+const MAX_WRITES = 500;
+const POLL_MS = 10;
 const RETRY_MS = 500;
 const LOOK_MS = 1500;
 /** A round of the sweep over all users takes 30 s. */
@@ -59,8 +57,13 @@ export interface Whereabouts {
   readonly methods: readonly string[];
 }
 
-/** The socket has ended. `isFinal`: its client left on purpose; others are given a moment to come back. */
-export type Leave = (isFinal: boolean) => void;
+/** A socket among those who are online. */
+export interface Visit {
+  /** Resolves once every pod can find the socket, or that could not be written for now. */
+  readonly whenTried: Promise<void>;
+  /** The socket has ended. `isFinal`: its client left on purpose; others are given a moment to come back. */
+  leave(isFinal: boolean): void;
+}
 
 /**
  * Who is online. Redis has a hash per user with each of its sockets and the process that holds it. A change of it and the event that
@@ -74,7 +77,9 @@ export class Presence extends Service {
   /** With something that Redis has not been told. */
   readonly #changed = new Set<Holding>();
   readonly #metrics: PresenceMetrics;
-  #flushing: Promise<void> | undefined;
+  #isAwake = false;
+  /** Changes on their way. */
+  #writes = 0;
   #retry: NodeJS.Timeout | undefined;
   #sweep: NodeJS.Timeout | undefined;
   #round: Iterator<Holding> | undefined;
@@ -120,7 +125,7 @@ export class Presence extends Service {
     const deadline = performance.now() + STOP_MS;
     while (!this.hasLeft && connection.isUp && performance.now() < deadline) {
       this.#wake();
-      await within(deadline - performance.now(), this.#flushing ?? sleep(PAUSE_MS));
+      await sleep(POLL_MS);
     }
     clearTimeout(this.#retry);
   }
@@ -130,9 +135,9 @@ export class Presence extends Service {
     return this.#users.size === 0;
   }
 
-  /** A socket has connected. What it returns is called once, when that socket has ended. Never waits and never throws. */
-  enter({ tenant, user, device }: Person, socketId: string): Leave {
-    if (this.#isStopping) return () => {};
+  /** A socket is admitted. Never throws; what can't be written now is written when Redis is back. */
+  enter({ tenant, user, device }: Person, socketId: string): Visit {
+    if (this.#isStopping) return { whenTried: Promise.resolve(), leave: () => {} };
     const scope = scoped(tenant, user);
     let holding = this.#users.get(scope);
     if (!holding) {
@@ -142,7 +147,10 @@ export class Presence extends Service {
     const field = fieldOf(device, socketId);
     const stay = holding.enter(field, performance.now());
     this.#change(holding);
-    return (isFinal) => this.#leave(holding, field, stay, isFinal);
+    return {
+      whenTried: this.options.connection.isUp ? holding.whenTried() : Promise.resolve(),
+      leave: (isFinal) => this.#leave(holding, field, stay, isFinal),
+    };
   }
 
   /**
@@ -166,7 +174,7 @@ export class Presence extends Service {
     const held = keys.presenceHeld(processId);
     const scopes = await connection.redis.smembers(held);
     while (scopes.length > 0) {
-      const part = scopes.splice(0, BATCH_USERS);
+      const part = scopes.splice(0, MAX_WRITES);
       const sent: Promise<readonly number[]>[] = [];
       connection.inOneWrite(() => {
         for (const scope of part) {
@@ -196,7 +204,7 @@ export class Presence extends Service {
   /** Resolves when every client that lost its connection here is back somewhere or counts as gone, or when it takes too long. */
   async settle(withinMs: number, signal: AbortSignal): Promise<void> {
     const deadline = performance.now() + Math.min(withinMs, LINGER_MS);
-    while (this.#lingering > 0 && performance.now() < deadline && !signal.aborted) await sleep(PAUSE_MS, signal);
+    while (this.#lingering > 0 && performance.now() < deadline && !signal.aborted) await sleep(POLL_MS, signal);
   }
 
   // --- sockets
@@ -228,53 +236,64 @@ export class Presence extends Service {
 
   // --- to Redis
 
+  /** What this turn of the loop brings goes together, at its end. */
   #wake(): void {
-    if (this.#flushing || this.#retry || this.#changed.size === 0 || !this.options.connection.isUp) return;
-    this.#flushing = this.#flush().finally(() => {
-      this.#flushing = undefined;
-      this.#wake();
-    });
+    if (this.#isAwake || this.#retry) return;
+    this.#isAwake = true;
+    setImmediate(() => this.#write());
   }
 
-  async #flush(): Promise<void> {
-    // what this turn of the loop brings goes together
-    await turn();
-    while (this.#changed.size > 0 && this.options.connection.isUp) {
-      if (!(await this.#writeBatch())) {
-        this.#retry = setTimeout(() => {
-          this.#retry = undefined;
-          this.#wake();
-        }, RETRY_MS);
-        this.#retry.unref();
-        return;
-      }
-      if (this.#changed.size > 0) await sleep(PAUSE_MS);
+  #write(): void {
+    this.#isAwake = false;
+    while (!this.#retry && this.options.connection.isUp) {
+      const batch = this.#nextBatch();
+      if (batch.length === 0) return;
+      const changes = batch.reduce((sum, { changes: { length } }) => sum + length, 0);
+      this.#writes += changes;
+      void this.#writeBatch(batch).then((isDone) => {
+        this.#writes -= changes;
+        if (!isDone) this.#retry ??= this.#tryAgain();
+        if (this.#changed.size > 0) this.#wake();
+      });
     }
   }
 
-  /** False: some of it failed, and waits for another try. */
-  async #writeBatch(): Promise<boolean> {
+  #tryAgain(): NodeJS.Timeout {
+    const timer = setTimeout(() => {
+      this.#retry = undefined;
+      this.#wake();
+    }, RETRY_MS);
+    return timer.unref();
+  }
+
+  /** False: some of it failed, and waits for another try. Never rejects. */
+  async #writeBatch(batch: readonly Written[]): Promise<boolean> {
     const { connection, keys, processId } = this.options;
     const held = keys.presenceHeld(processId);
-    const batch = this.#nextBatch();
-    const unnoted = batch.filter(([{ isNoted }, changes]) => !isNoted && changes.some(({ kind }) => kind !== 'leave'));
+    const unnoted = batch
+      .filter(({ holding, changes }) => !holding.isNoted && changes.some(({ kind }) => kind !== 'leave'))
+      .map(({ holding }) => holding);
     let noting: Promise<unknown> = Promise.resolve();
     let writing: Promise<readonly number[] | undefined>[] = [];
+    // Redis may lose everything before the answer is here, and then it is false again
+    for (const holding of unnoted) holding.isNoted = true;
     connection.inOneWrite(() => {
       // before the sockets: whoever buries this process must find them
-      if (unnoted.length > 0) noting = connection.redis.sadd(held, ...unnoted.map(([{ scope }]) => scope));
-      writing = batch.map(async ([holding, changes]) =>
+      if (unnoted.length > 0) noting = connection.redis.sadd(held, ...unnoted.map(({ scope }) => scope));
+      writing = batch.map(async ({ holding, changes }) =>
         changes.length > 0 ? this.#send(holding, undefined, changes) : undefined,
       );
     });
     const [noted, ...written] = await Promise.allSettled([noting, ...writing]);
     const isNoted = noted.status === 'fulfilled';
-    for (const [holding] of unnoted) holding.isNoted = isNoted;
+    if (!isNoted) for (const holding of unnoted) holding.isNoted = false;
     let isDone = isNoted;
     const ended: string[] = [];
-    batch.forEach(([holding, changes], index) => {
+    batch.forEach(({ holding, changes, waiting }, index) => {
       const outcome = written[index] as PromiseSettledResult<readonly number[] | undefined>;
       const reply = outcome.status === 'fulfilled' ? outcome.value : undefined;
+      holding.isOnItsWay = false;
+      for (const tell of waiting) tell();
       const isWritten = outcome.status === 'fulfilled' && (reply?.[4] ?? 0) === 0 && (isNoted || holding.isNoted);
       if (reply) this.#count(reply);
       if (changes.length > 0) this.#metrics.writes.inc({ outcome: isWritten ? 'ok' : 'failed' });
@@ -293,16 +312,19 @@ export class Presence extends Service {
     return isDone;
   }
 
-  #nextBatch(): [Holding, readonly Change[]][] {
-    const batch: [Holding, readonly Change[]][] = [];
+  /** Of one user no two changes are on their way at once. */
+  #nextBatch(): readonly Written[] {
+    const batch: Written[] = [];
     const now = performance.now();
-    let left = BATCH_CHANGES;
+    let left = MAX_WRITES - this.#writes;
     for (const holding of this.#changed) {
-      if (batch.length >= BATCH_USERS || left <= 0) break;
-      const changes = holding.handOut(left, now);
-      left -= changes.length;
+      if (left <= 0) break;
+      if (holding.isOnItsWay) continue;
+      const written = holding.handOut(left, now);
+      left -= written.changes.length;
+      holding.isOnItsWay = true;
       this.#changed.delete(holding);
-      batch.push([holding, changes]);
+      batch.push(written);
     }
     return batch;
   }
@@ -341,8 +363,10 @@ export class Presence extends Service {
   async #devicesOf(tenant: string, user: string): Promise<readonly DevicePresence[]> {
     const { connection, keys } = this.options;
     const scope = scoped(tenant, user);
-    // who asks right after it connected here finds itself
-    if (this.#users.get(scope)?.hasChanges && this.#flushing) await within(LOOK_MS / 2, this.#flushing);
+    // who asks right after it connected here finds itself: what was written before is read
+    const holding = this.#users.get(scope);
+    if (holding?.hasChanges) this.#write();
+    while (holding?.hasChanges && connection.isUp && !this.#retry) await sleep(POLL_MS);
     return devicesIn(await connection.redis.hgetall(keys.presence(scope)));
   }
 

@@ -66,7 +66,8 @@ class Process implements AsyncDisposable {
   }
 
   enter(device: string | undefined, socketId: string, user = 'ada') {
-    return this.presence.enter({ tenant: 'acme', user, device }, socketId);
+    const visit = this.presence.enter({ tenant: 'acme', user, device }, socketId);
+    return (isFinal: boolean) => visit.leave(isFinal);
   }
 
   async stop(): Promise<void> {

@@ -7,6 +7,7 @@ import type { Logger } from '../../core/ports.js';
 import { sleep, within } from '../../core/sleep.js';
 import type { EventLog } from '../../log/index.js';
 import type { Inbox } from '../../pods/index.js';
+import type { Presence } from '../../presence/index.js';
 import { scoped } from '../../wire/names.js';
 import type { Ephemeral } from '../ephemeral.js';
 import type { Hub } from '../hub.js';
@@ -24,6 +25,8 @@ import { closedSignal, introduce, rename } from './socket-internals.js';
 /** A returning client is held that long while Redis can't answer: between 5 and 10 s, so that they don't come back together. */
 const HOLD_MS = 5000;
 const REDIS_MS = 1000;
+/** A connect waits so long for it to be known that the client is online. */
+const PRESENCE_MS = 500;
 /** Connections of one pid that come at the same instant take its record from each other so often, and then one gives up. */
 const MAX_CLAIMS = 3;
 /** Longer than a process takes to renew its lease. */
@@ -35,6 +38,7 @@ export interface HandshakeOptions {
   readonly hub: Hub;
   readonly locator: Locator;
   readonly ephemeral: Ephemeral;
+  readonly presence: Presence;
   readonly records: ResumeRecords<ResumeState>;
   readonly inbox: Inbox;
   readonly processId: string;
@@ -115,6 +119,7 @@ export class Handshake {
   discard(session: Session): void {
     const { hub, ephemeral, sessions } = this.options;
     sessions.delete(session.owner);
+    session.visit?.leave(false);
     hub.remove(session.subscriber);
     for (const room of session.subscriber.joins.keys()) ephemeral.leave(room);
   }
@@ -197,7 +202,7 @@ export class Handshake {
     identity: Identity,
     found: FoundRecord | undefined,
   ): Promise<Session | undefined> {
-    const { log, records, ephemeral, logger, recoveryWindowMs } = this.options;
+    const { log, records, ephemeral, presence, logger, recoveryWindowMs } = this.options;
     const partition = log.partitionOf(identity.tenant);
     const owner = records.newOwner();
     const record = found && isSamePerson(found, identity) ? found : undefined;
@@ -226,8 +231,11 @@ export class Handshake {
     // a record says also which of the token's own rooms were left
     if (!isClaimed) for (const room of identity.rooms) subscriber.join(scoped(identity.tenant, room), offset);
     this.options.sessions.set(owner, session);
+    session.visit = presence.enter(identity, socket.id);
     const [isSaved] = await Promise.all([
       session.save(),
+      // in the same round trip: whoever hears that the client is connected finds it, on every pod
+      within(PRESENCE_MS, session.visit.whenTried),
       ...[...subscriber.joins.keys()].map((room) => ephemeral.join(room)),
     ]);
     if (!isSaved && !session.isSuperseded)

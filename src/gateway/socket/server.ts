@@ -6,7 +6,6 @@ import type { Logger, Meter } from '../../core/ports.js';
 import { Service } from '../../core/service.js';
 import { sleep, within } from '../../core/sleep.js';
 import type { Inbox } from '../../pods/index.js';
-import type { Leave, Presence } from '../../presence/index.js';
 import { type Rpc, separateAcks } from '../../rpc/index.js';
 import type { Ephemeral } from '../ephemeral.js';
 import type { Hub } from '../hub.js';
@@ -31,7 +30,6 @@ export interface SocketServerOptions {
   readonly sessions: Map<string, Session>;
   readonly hub: Hub;
   readonly ephemeral: Ephemeral;
-  readonly presence: Presence;
   readonly inbox: Inbox;
   readonly rpc: Rpc;
   readonly metrics: GatewayMetrics;
@@ -194,10 +192,9 @@ export class SocketServer extends Service {
   }
 
   #connected(socket: Socket): void {
-    const { hub, commands, metrics, ephemeral, presence, sessions } = this.options;
+    const { hub, commands, metrics, ephemeral, sessions } = this.options;
     const session = socket.data.session as Session;
     const { subscriber } = session;
-    let leave: Leave | undefined;
     metrics.accepted.inc();
     socket.on('disconnect', (reason) => {
       this.#taken.delete(socket.conn);
@@ -205,7 +202,7 @@ export class SocketServer extends Service {
       metrics.disconnects.inc({ code: subscriber.endCode ?? disconnectCode(reason) });
       const isFinal = reason === 'client namespace disconnect' || reason === 'server namespace disconnect';
       this.#end(session, isFinal);
-      leave?.(isFinal);
+      session.visit?.leave(isFinal);
       for (const room of subscriber.joins.keys()) ephemeral.leave(room);
     });
     if (session.isSuperseded) {
@@ -217,7 +214,6 @@ export class SocketServer extends Service {
     session.watchExpiry();
     for (const gap of [session.gap, hub.carryOver(subscriber)]) if (gap) hub.tellGap(subscriber, gap);
     hub.add(subscriber);
-    leave = presence.enter(session.identity, socket.id);
     if (this.#isDraining) this.#sendAway(session);
   }
 

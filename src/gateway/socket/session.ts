@@ -1,6 +1,7 @@
 import type { Socket } from 'socket.io';
 import { type Identity, isAllowed } from '../../admission/index.js';
 import type { LogGap } from '../../log/index.js';
+import type { Visit } from '../../presence/index.js';
 import { type KeptRegistration, type Rpc, RpcSocket } from '../../rpc/index.js';
 import { scoped } from '../../wire/names.js';
 import type { Hub } from '../hub.js';
@@ -33,6 +34,8 @@ export class Session extends Resumable<ResumeState> {
   readonly publishes: RateLimit;
   /** The client as a caller and as a daemon. */
   readonly rpc: RpcSocket;
+  /** Among those who are online. */
+  visit: Visit | undefined;
   /** A room that an unsubscribe is about to leave. */
   leaving: string | undefined;
   /** What is gone of that which the client had not seen when it came; it is told so when it is connected. */
