@@ -37,12 +37,15 @@ export class CallBook implements AsyncDisposable {
   readonly calls: CallRecord[] = [];
   readonly #folder: string;
 
-  private constructor(folder: string) {
+  private constructor(
+    folder: string,
+    private readonly graceMs: number,
+  ) {
     this.#folder = folder;
   }
 
-  static async open(): Promise<CallBook> {
-    const book = new CallBook(await mkdtemp(join(tmpdir(), 'holdfast-calls-')));
+  static async open(graceMs: number): Promise<CallBook> {
+    const book = new CallBook(await mkdtemp(join(tmpdir(), 'holdfast-calls-')), graceMs);
     await writeFile(book.file, '');
     return book;
   }
@@ -72,6 +75,7 @@ export class CallBook implements AsyncDisposable {
       calls,
       all.filter(({ key }) => asked.has(key) || !known.has(key)),
       Date.now(),
+      this.graceMs,
     );
   }
 

@@ -32,7 +32,7 @@ export interface Execution {
 }
 
 export type CallFault =
-  /** No answer by the deadline and 500 ms. */
+  /** No answer by the deadline and its grace. */
   | 'silent'
   /** A first answer after that. */
   | 'late'
@@ -60,13 +60,19 @@ export interface CallLedger {
   readonly details: Readonly<Partial<Record<CallFault, readonly string[]>>>;
 }
 
-const GRACE_MS = 500;
+/** How long after its deadline an outcome may come. */
+export const GRACE_MS = 500;
 /** Between two processes of one machine, and for an answer that crosses a request on its way. */
 const CROSSING_MS = 150;
 const MAX_DETAILS = 5;
 
 /** Compares what callers were told with what ran. Pure. */
-export function checkCalls(calls: readonly CallRecord[], executions: readonly Execution[], now: number): CallLedger {
+export function checkCalls(
+  calls: readonly CallRecord[],
+  executions: readonly Execution[],
+  now: number,
+  graceMs = GRACE_MS,
+): CallLedger {
   const details: Partial<Record<CallFault, string[]>> = {};
   let faults = 0;
   const add = (fault: CallFault, text: string): void => {
@@ -85,7 +91,7 @@ export function checkCalls(calls: readonly CallRecord[], executions: readonly Ex
     const first = call.answers[0];
     if (first?.answer.ok) ok++;
     else if (first) failed[first.answer.code ?? 'none'] = (failed[first.answer.code ?? 'none'] ?? 0) + 1;
-    for (const [fault, what] of faultsOf(call, runs, now)) add(fault, `${call.key} (${call.method}): ${what}`);
+    for (const [fault, what] of faultsOf(call, runs, now, graceMs)) add(fault, `${call.key} (${call.method}): ${what}`);
   }
   for (const [key, runs] of runsOf) add('stray', `${key} ran ${runs.length} times`);
   return { calls: calls.length, ok, failed, executions: executions.length, faults, details };
@@ -96,10 +102,15 @@ export function printFaults({ faults, details }: CallLedger): string {
   return faults === 0 ? '' : `${faults} faults: ${JSON.stringify(details, null, 1)}`;
 }
 
-function* faultsOf(call: CallRecord, runs: readonly Execution[], now: number): Generator<[CallFault, string]> {
+function* faultsOf(
+  call: CallRecord,
+  runs: readonly Execution[],
+  now: number,
+  graceMs: number,
+): Generator<[CallFault, string]> {
   const { key, deadline, answers, maxRuns = 1 } = call;
   const [first] = answers;
-  const due = deadline + GRACE_MS;
+  const due = deadline + graceMs;
   if (!first && now > due) yield ['silent', `no answer ${now - deadline} ms after its deadline`];
   if (first && first.at > due) yield ['late', `${JSON.stringify(first.answer)} ${first.at - deadline} ms too late`];
   for (const { answer } of answers)

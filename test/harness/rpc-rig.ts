@@ -6,6 +6,7 @@ import { eventually } from './poll.js';
 import { type RedisOptions, type RedisProcess, startRedis } from './redis.js';
 import { CallBook, Caller } from './rpc-calls.js';
 import { type DaemonSettings, RpcDaemon } from './rpc-daemon.js';
+import { GRACE_MS } from './rpc-ledger.js';
 import { startTcpProxy, TcpProxy } from './tcp-proxy.js';
 import { ALL_CAPS, token } from './token.js';
 
@@ -16,6 +17,8 @@ export interface RigOptions {
   /** Each pod reaches Redis over a proxy of its own. */
   readonly proxied?: boolean;
   readonly env?: Readonly<Record<string, string>>;
+  /** The machine is its own: each outcome is due within the ledger's grace. Default: within a second more. */
+  readonly isAlone?: boolean;
 }
 
 export interface DaemonOptions extends Partial<Omit<DaemonSettings, 'url' | 'users' | 'file'>> {
@@ -75,7 +78,13 @@ export class RpcRig implements AsyncDisposable {
     this.#owned = owned;
   }
 
-  static async start({ pods: count = 3, redis: redisOptions, proxied = false, env = {} }: RigOptions = {}) {
+  static async start({
+    pods: count = 3,
+    redis: redisOptions,
+    proxied = false,
+    env = {},
+    isAlone = false,
+  }: RigOptions = {}) {
     const owned: AsyncDisposable[] = [];
     const own = <T extends AsyncDisposable>(part: T): T => {
       owned.push(part);
@@ -101,7 +110,8 @@ export class RpcRig implements AsyncDisposable {
       await Promise.all(pods.map((pod) => pod.ready(BOOT_MS)));
       const backends = pods.map(({ port, opsPort }) => ({ host: '127.0.0.1', port, opsPort }));
       const haproxy = own(await startHaproxy({ backends }));
-      const rig = new RpcRig(redis, proxies, pods, haproxy, own(await CallBook.open()), owned);
+      const book = own(await CallBook.open(GRACE_MS + (isAlone ? 0 : 1000)));
+      const rig = new RpcRig(redis, proxies, pods, haproxy, book, owned);
       await rig.allUp();
       return rig;
     } catch (error) {

@@ -7,7 +7,7 @@ import { daemonPauses, daemonRestarts, massStorm, reconnectStorm } from './daemo
 const ROUNDS = Number(process.env.LONG_ROUNDS ?? 20);
 
 it('20 of 20: a daemon’s process that is killed in the middle of a call runs it no oftener than it vouched for', async () => {
-  await using rig = await RpcRig.start();
+  await using rig = await RpcRig.start({ isAlone: true });
   const rounds = [];
   for (let round = 0; round < ROUNDS; round++)
     rounds.push({
@@ -32,7 +32,7 @@ it('20 of 20: a daemon’s process that is killed in the middle of a call runs i
 });
 
 it('a daemon that reconnects 5 times under 5 callers fails no call, ten times over', async () => {
-  await using rig = await RpcRig.start();
+  await using rig = await RpcRig.start({ isAlone: true });
   const rounds = [];
   for (let round = 0; round < ROUNDS / 2; round++)
     rounds.push(await reconnectStorm(rig, { reconnects: 5, callers: 5, everyMs: 200 }));
@@ -43,7 +43,7 @@ it('a daemon that reconnects 5 times under 5 callers fails no call, ten times ov
 });
 
 it('1,000 daemons with 10 methods each lose no call to the SIGKILL of a pod', async () => {
-  await using rig = await RpcRig.start();
+  await using rig = await RpcRig.start({ isAlone: true });
   const options = { daemons: 1000, processes: 4, methods: 10, calls: 2500, perSecond: 80 };
   const storm = await massStorm(rig, options);
   const ledger = await rig.book.check();
@@ -53,7 +53,7 @@ it('1,000 daemons with 10 methods each lose no call to the SIGKILL of a pod', as
 });
 
 it('a daemon whose process was paused for 10 s or 70 s is callable within 2 s of its return', async () => {
-  await using rig = await RpcRig.start();
+  await using rig = await RpcRig.start({ isAlone: true });
   const [short, long] = await Promise.all([daemonPauses(rig, 10_000), daemonPauses(rig, 70_000)]);
   const faults = printFaults(await rig.book.check());
   await recordEvidence('rpc-daemon-pauses', { short, long, faults });

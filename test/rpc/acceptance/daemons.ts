@@ -111,8 +111,13 @@ export async function massStorm(
   const killedAt = Date.now();
   await pod?.sigkill();
   await untilMade(1);
-  const movedDaemons = parts.reduce((sum, { daemon }) => sum + daemon.notesOf('registered', killedAt).length, 0);
   const told = await load.stop();
+  let movedDaemons = 0;
+  for (const { daemon } of parts)
+    for (const { daemon: only } of daemon.notesOf('disconnect', killedAt)) {
+      await daemon.registered({ since: killedAt, only });
+      movedDaemons++;
+    }
   await pod?.start();
   return { calls: told.length, outcomes: tally(told), slowestMs: slowest(told), movedDaemons };
 }

@@ -33,7 +33,7 @@ const CASES: readonly (readonly [Outage, readonly number[]])[] = [
 it('every call has one outcome through every outage of Redis, and nothing that was refused runs later', async () => {
   const results: (OutageResult & { readonly forMs: number })[] = [];
   for (const [outage, lengths] of CASES) {
-    await using rig = await RpcRig.start({ redis: { aof: 'everysec' } });
+    await using rig = await RpcRig.start({ redis: { aof: 'everysec' }, isAlone: true });
     const parties = await gather(rig);
     for (const forMs of lengths)
       for (let round = 0; round < ROUNDS; round++)
@@ -46,7 +46,7 @@ it('every call has one outcome through every outage of Redis, and nothing that w
 it('a failover to a replica that is 1.5 s behind leaves every daemon callable', async () => {
   const results: OutageResult[] = [];
   for (let round = 0; round < ROUNDS; round++) {
-    await using rig = await RpcRig.start({ proxied: true });
+    await using rig = await RpcRig.start({ proxied: true, isAlone: true });
     results.push(await suffer(rig, await gather(rig), FAILED_OVER, 1500));
   }
   await recordEvidence('rpc-failover', { results });

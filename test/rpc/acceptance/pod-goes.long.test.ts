@@ -7,7 +7,7 @@ import { callerReturnsLate, expectSurvived, type PodGoesOptions, type PodGone, p
 const ROUNDS = Number(process.env.LONG_ROUNDS ?? 20);
 
 it.each(['SIGKILL', 'SIGTERM'] as const)('20 of 20: calls outlive the %s of a pod', async (signal) => {
-  await using rig = await RpcRig.start();
+  await using rig = await RpcRig.start({ isAlone: true });
   const options: PodGoesOptions = { handlerMs: 5000, afterMs: 1000, signal };
   const rounds: PodGone[] = [];
   for (let round = 0; round < ROUNDS; round++) rounds.push(await podGoes(rig, round % 3, options));
@@ -16,7 +16,7 @@ it.each(['SIGKILL', 'SIGTERM'] as const)('20 of 20: calls outlive the %s of a po
 });
 
 it('20 of 20: a caller whose pod was killed gets its result after the handler has finished', async () => {
-  await using rig = await RpcRig.start();
+  await using rig = await RpcRig.start({ isAlone: true });
   const rounds = [];
   for (let round = 0; round < ROUNDS; round++) rounds.push(await callerReturnsLate(rig));
   await recordEvidence('rpc-caller-returns', { rounds });
@@ -25,7 +25,7 @@ it('20 of 20: a caller whose pod was killed gets its result after the handler ha
 });
 
 it('a call of 60 s between healthy pods is answered, though a third one is killed', async () => {
-  await using rig = await RpcRig.start();
+  await using rig = await RpcRig.start({ isAlone: true });
   const callerOn = await rig.callerPerPod();
   const daemons = await rig.daemonPerPod({ kind: 'raw' });
   const [pod, near, far] = rig.pods as [Pod, Pod, Pod];

@@ -7,7 +7,7 @@ import { SCENARIOS } from './registrations.js';
 const ROUNDS = Number(process.env.LONG_ROUNDS ?? 20);
 
 it('20 of 20: no call fails in any of the eight ways of registering', async () => {
-  await using rig = await RpcRig.start();
+  await using rig = await RpcRig.start({ isAlone: true });
   const results: { name: string; outcomes: Readonly<Record<string, number>> }[] = [];
   for (const { name, run } of SCENARIOS)
     for (let round = 0; round < ROUNDS; round++) results.push({ name, outcomes: await run(rig) });
@@ -16,14 +16,14 @@ it('20 of 20: no call fails in any of the eight ways of registering', async () =
 });
 
 it('500 rounds: what registers in the same tick as it connects is there for callers on every pod', async () => {
-  await using rig = await RpcRig.start();
+  await using rig = await RpcRig.start({ isAlone: true });
   const outcomes = await registerInTheSameTick(rig, 500);
   await recordEvidence('rpc-same-tick', { outcomes });
   expect(outcomes).toEqual({ ok: 1500 });
 });
 
 it('a method that nobody registered is known to be absent within 20 ms, and leaves no key', async () => {
-  await using rig = await RpcRig.start();
+  await using rig = await RpcRig.start({ isAlone: true });
   const absent = await callAbsent(rig, 1000);
   await recordEvidence('rpc-absent', absent);
   expect(absent.outcomes).toEqual({ no_worker: 1000 });
