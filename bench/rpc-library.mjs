@@ -16,13 +16,15 @@ let call;
 
 const LIBRARIES = {
   async holdfast() {
-    const { createRpcClient, createRpcWorker } = await import('../dist/rpc/index.js');
+    const { createRpcClient, createRpcWorker } = await import('../dist/attach/index.js');
+    // only says where Redis is
+    const redis = new Redis(redisUrl, { lazyConnect: true });
     return {
       open() {
-        const client = createRpcClient(new Redis(redisUrl));
+        const client = createRpcClient(redis);
         return (params) => client.call(USER, METHOD, params, { timeoutMs: TIMEOUT_MS });
       },
-      serve: (handler) => createRpcWorker(new Redis(redisUrl), { user: USER, methods: { [METHOD]: handler } }),
+      serve: (handler) => createRpcWorker(redis, { user: USER, methods: { [METHOD]: handler } }),
     };
   },
 

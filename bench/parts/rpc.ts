@@ -1,5 +1,6 @@
-import { type Bench, figuresOf, interleave, type Part, type Spec } from '../figures.js';
+import { type Bench, type Figure, figuresOf, interleave, type Part, type Spec } from '../figures.js';
 import { CallSide, type CallSideName, type Calls, type Level } from '../rpc-side.js';
+import { registrations } from './registrations.js';
 
 const ONE: Calls = { count: 1000, callers: 1 };
 const MANY: Calls = { count: 5000, callers: 50 };
@@ -15,22 +16,30 @@ const LEVELS: Readonly<Record<Level, readonly CallSideName[]>> = {
 export const rpc: Part = {
   name: 'rpc',
   async run(bench) {
-    const sides = await start(bench);
-    try {
-      for (const side of sides) await warmUp(side);
-      // calls are short, so that more rounds find the same machine more often
-      const taken = await interleave(sides, 2 * bench.rounds, (side) => measure(bench, side));
-      return (['library', 'sockets'] as const).flatMap((level) =>
-        figuresOf(
-          SPECS[level],
-          taken.filter(({ side }) => side.level === level),
-        ),
-      );
-    } finally {
-      await Promise.all(sides.map((side) => side[Symbol.asyncDispose]()));
-    }
+    const figures = await calls(bench);
+    const isWanted = bench.callSides.includes('holdfast') && bench.wants('rpc:registrations');
+    return isWanted ? [...figures, ...(await registrations(bench))] : figures;
   },
 };
+
+async function calls(bench: Bench): Promise<Figure[]> {
+  const sides = await start(bench);
+  if (sides.length === 0) return [];
+  try {
+    for (const side of sides) await warmUp(side);
+    // calls are short, so that more rounds find the same machine more often
+    const taken = await interleave(sides, 2 * bench.rounds, (side) => measure(bench, side));
+    const levels = (['library', 'sockets'] as const).filter((level) => bench.wants(`rpc:${level}`));
+    return levels.flatMap((level) =>
+      figuresOf(
+        SPECS[level],
+        taken.filter(({ side }) => side.level === level),
+      ),
+    );
+  } finally {
+    await Promise.all(sides.map((side) => side[Symbol.asyncDispose]()));
+  }
+}
 
 async function start(bench: Bench): Promise<CallSide[]> {
   const wanted = Object.entries(LEVELS).flatMap(([level, names]) =>
