@@ -135,8 +135,9 @@ describe('a boot that takes its time', { concurrent: true }, () => {
   });
 });
 
-describe('what can never start says why in one line', () => {
-  it('a wrong password, and none: at once', async () => {
+// one after another, since some must be at once, while those above wait
+describe.concurrent('what can never start says why in one line', () => {
+  it.sequential('a wrong password, and none: at once', async () => {
     await using locked = await startRedis({ config: { requirepass: 'right' } });
     const wrong = failToBoot({ redisUrl: locked.url.replace('//', '//:wrong@') });
     const none = failToBoot({ redisUrl: locked.url });
@@ -148,7 +149,7 @@ describe('what can never start says why in one line', () => {
     }
   });
 
-  it('a taken PORT', async () => {
+  it.sequential('a taken PORT', async () => {
     await using taken = await silentPort();
     const { port } = taken;
     expect(await failToBoot({ env: { PORT: String(port) } })).toMatchObject({
@@ -157,7 +158,7 @@ describe('what can never start says why in one line', () => {
     });
   });
 
-  it('a taken OPS_PORT', async () => {
+  it.sequential('a taken OPS_PORT', async () => {
     await using taken = await silentPort();
     const { port } = taken;
     expect(await failToBoot({ env: { OPS_PORT: String(port) } })).toMatchObject({
@@ -166,7 +167,7 @@ describe('what can never start says why in one line', () => {
     });
   });
 
-  it('a start that failed leaves no lease behind: the next one with its name need not wait', async () => {
+  it.sequential('a start that failed leaves no lease behind: the next one with its name need not wait', async () => {
     await using taken = await silentPort();
     const env: Record<string, string> = { ...fresh(), OPS_PORT: String(taken.port) };
     expect((await failToBoot({ env })).code).toBe(1);
@@ -174,14 +175,14 @@ describe('what can never start says why in one line', () => {
     expect(await client.zcard(`${env.HOLDFAST_REDIS_PREFIX}{pods}:processes`)).toBe(0);
   });
 
-  it('no key for tokens beside REDIS_URL', async () => {
+  it.sequential('no key for tokens beside REDIS_URL', async () => {
     const { code, said, tookMs } = await failToBoot({ env: { HOLDFAST_JWT_SECRET: undefined } });
     expect(code).toBe(1);
     expect(said).toEqual([expect.stringMatching(/^holdfast: no key verifies tokens: set HOLDFAST_JWT_SECRET/)]);
     expect(tookMs).toBeLessThan(9000);
   });
 
-  it.each(['redis://a:6379,redis://b:6379', 'redis+sentinel://a:26379/main'])('%s', async (redisUrl) => {
+  it.sequential.each(['redis://a:6379,redis://b:6379', 'redis+sentinel://a:26379/main'])('%s', async (redisUrl) => {
     expect(await failToBoot({ redisUrl })).toMatchObject({
       code: 1,
       said: [
@@ -191,7 +192,7 @@ describe('what can never start says why in one line', () => {
   });
 });
 
-it('a second process with another number of partitions is refused', async () => {
+it.concurrent('a second process with another number of partitions is refused', async () => {
   const env = fresh();
   await using _first = await startPod({
     redisUrl: redis.url,
@@ -203,7 +204,7 @@ it('a second process with another number of partitions is refused', async () => 
   expect(said).toEqual([expect.stringMatching(/^holdfast: .*partitions/)]);
 });
 
-it('the private listener binds last: it never answers before the public one', async () => {
+it.concurrent('the private listener binds last: it never answers before the public one', async () => {
   await using pod = await spawnPod({ redisUrl: redis.url, name: 'pod-a', env: fresh() });
   for (;;) {
     const isOpsUp = await answers(`${pod.opsUrl}/_readiness`);
@@ -213,7 +214,7 @@ it('the private listener binds last: it never answers before the public one', as
   }
 });
 
-it('SIGTERM while it starts ends it at once, with nothing bound afterwards', async () => {
+it.concurrent('SIGTERM while it starts ends it at once, with nothing bound afterwards', async () => {
   const port = await freePort();
   await using pod = await spawnPod({ redisUrl: `redis://127.0.0.1:${port}`, name: 'pod-a', env: fresh() });
   await sleep(3000);
@@ -223,7 +224,7 @@ it('SIGTERM while it starts ends it at once, with nothing bound afterwards', asy
   expect(pod.logs.filter((line) => line.startsWith('holdfast:'))).toEqual([]);
 });
 
-it('a Redis that is read-only is waited for, unbound', async () => {
+it.concurrent('a Redis that is read-only is waited for, unbound', async () => {
   await using replica = await startRedis({ config: { replicaof: `127.0.0.1 ${redis.port}` } });
   await using pod = await spawnPod({ redisUrl: replica.url, name: 'pod-a' });
   using client = clientOf(replica.url);

@@ -50,7 +50,8 @@ async function connectMany(url: string, count: number): Promise<Client[] & Async
   });
 }
 
-describe('SIGTERM', () => {
+// these wait more than they work
+describe.concurrent('SIGTERM', () => {
   it('sends clients to another pod, which gives them what they missed; not ready at once, serving for a while', async () => {
     const env: Record<string, string> = { ...fresh(), HOLDFAST_DRAIN_MS: '4500' };
     await using a = await startPod({ redisUrl: redis.url, name: 'pod-a', env });
