@@ -45,7 +45,9 @@ async function allCame(clients: readonly TestClient[], names: readonly string[],
 /** How often it has taken the lease. */
 const terms = (server: MixedServer): number => server.lines.filter((line) => line === 'bridge_leads').length;
 
-describe('two old and two new servers, one fault after another', () => {
+describe.concurrent('two old and two new servers, one fault after another', () => {
+  let own: RedisProcess;
+  let ofOwn: Redis;
   let deploy: Deploy;
   let oldA: MixedServer;
   let oldB: MixedServer;
@@ -53,15 +55,21 @@ describe('two old and two new servers, one fault after another', () => {
   let first: MixedServer;
   let second: MixedServer;
   beforeAll(async () => {
-    deploy = new Deploy(redis.url);
+    own = await startRedis({ aof: 'off' });
+    ofOwn = new Redis(own.url);
+    deploy = new Deploy(own.url);
     const [a, b, c, d] = await startDeploy(deploy);
     await eventually(() => terms(c) + terms(d) > 0, LEASE_ENDS);
     [oldA, oldB] = [a, b];
     [first, second] = terms(c) > 0 ? [c, d] : [d, c];
   });
-  afterAll(async () => deploy?.[Symbol.asyncDispose]());
+  afterAll(async () => {
+    ofOwn?.disconnect();
+    await deploy?.[Symbol.asyncDispose]();
+    await own?.stop();
+  });
 
-  test('a server that was stopped while it carried doubles nothing when it goes on', async () => {
+  test.sequential('a server that was stopped while it carried doubles nothing when it goes on', async () => {
     const clients = await clientsOf([oldA, oldB, second]);
     const emitters = new Map([
       ['a', oldA],
@@ -76,7 +84,7 @@ describe('two old and two new servers, one fault after another', () => {
     await allCame(clients, ['a', 'b'], 500);
   });
 
-  test('a SIGKILL of the carrying server loses, doubles and turns around nothing', async () => {
+  test.sequential('a SIGKILL of the carrying server loses, doubles and turns around nothing', async () => {
     const [killed, spared] = [second, first];
     const before = terms(spared);
     const clients = await clientsOf([oldA, oldB, spared]);
@@ -100,7 +108,7 @@ describe('two old and two new servers, one fault after another', () => {
     for (const values of ofKilled) expect(faultsOf(values, ['f'], count)).toEqual([]);
   });
 
-  test('Redis stands still for longer than a lease: what old servers wrote arrives once', async () => {
+  test.sequential('Redis stands still for longer than a lease: what old servers wrote arrives once', async () => {
     const clients = await clientsOf([oldA, oldB, first]);
     const emitters = new Map([
       ['g', oldA],
@@ -108,17 +116,17 @@ describe('two old and two new servers, one fault after another', () => {
     ]);
     const emitting = traffic(emitters, 500, 8);
     await eventually(() => clients.every((client) => client.values().length > 50), FIRST);
-    redis.pause();
+    own.pause();
     // a fault's length, not a wait for something
     await sleep(4000);
-    redis.resume();
+    own.resume();
     await emitting;
     await allCame(clients, ['g', 'h'], 500);
   });
 
-  test('what a new term reads again is not appended again, also when its ids are forgotten', async () => {
+  test.sequential('what a new term reads again is not appended again, also when its ids are forgotten', async () => {
     const keys = new Keys(`hf:${deploy.log}:`);
-    const place = (await direct.hget(keys.bridgePlaces, `in:${deploy.oldStream}`)) as string;
+    const place = (await ofOwn.hget(keys.bridgePlaces, `in:${deploy.oldStream}`)) as string;
     const clients = await clientsOf([oldA, first]);
     const emitters = new Map([
       ['j', oldA],
@@ -127,26 +135,26 @@ describe('two old and two new servers, one fault after another', () => {
     await traffic(emitters, 50, 1);
     await allCame(clients, ['j', 'k'], 50);
     const before = terms(first);
-    await direct.set(keys.bridgeLease, 'a stranger', 'PX', 1500);
-    await direct.del(...keys.partition('socket.io', 0).ids);
-    await direct.hset(keys.bridgePlaces, `in:${deploy.oldStream}`, place, 'at', '1');
+    await ofOwn.set(keys.bridgeLease, 'a stranger', 'PX', 1500);
+    await ofOwn.del(...keys.partition('socket.io', 0).ids);
+    await ofOwn.hset(keys.bridgePlaces, `in:${deploy.oldStream}`, place, 'at', '1');
     await eventually(() => terms(first) > before, LEASE_ENDS);
     await traffic(new Map([['l', oldA]]), 50, 1);
     await allCame(clients, ['l'], 50);
     await allCame(clients, ['j', 'k'], 50);
   });
 
-  test('more events than ids are remembered hold nothing up', async () => {
+  test.sequential('more events than ids are remembered hold nothing up', async () => {
     const clients = await clientsOf([oldA, first]);
     const { ids } = new Keys(`hf:${deploy.log}:`).partition('socket.io', 0);
     const fill = `for i = 1, 200000 do redis.call('HSET', KEYS[1], 'x' .. i, '1-1') end`;
-    for (const bucket of ids) await direct.eval(fill, 1, bucket);
+    for (const bucket of ids) await ofOwn.eval(fill, 1, bucket);
     await traffic(new Map([['i', oldA]]), 100, 1);
     await allCame(clients, ['i'], 100);
   });
 });
 
-test('what is given back to the bridge is not appended again; written again it would be seen', async () => {
+test.concurrent('what is given back to the bridge is not appended again; written again it would be seen', async () => {
   await using deploy = new Deploy(redis.url);
   const old = await deploy.add('old');
   await old.does('emit', { rooms: ['t'], value: 'before' });
@@ -188,7 +196,7 @@ test('what is given back to the bridge is not appended again; written again it w
   ).not.toEqual([]);
 });
 
-test('a server takes over while the log grows faster than it can be found at its end', async () => {
+test.concurrent('a server takes over while the log grows faster than it can be found at its end', async () => {
   await using deploy = new Deploy(redis.url);
   const [old, first] = [await deploy.add('old'), await deploy.add('new')];
   await eventually(() => terms(first) > 0, LEASE_ENDS);
@@ -209,7 +217,7 @@ test('a server takes over while the log grows faster than it can be found at its
   expect(terms(second)).toBe(1);
 });
 
-test('a server that takes over carries what one partition refused, and not again what another one took', async () => {
+test.concurrent('a server that takes over carries what one partition refused, and not again what another one took', async () => {
   const partitions = [2, 3, 4, 5].find((count) => partitionOf('/', count) !== partitionOf('/other', count)) as number;
   await using deploy = new Deploy(redis.url, undefined, { PARTITIONS: String(partitions) });
   const [old, first] = [await deploy.add('old'), await deploy.add('new')];
