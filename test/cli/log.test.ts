@@ -1,7 +1,7 @@
 import { once } from 'node:events';
 import { text } from 'node:stream/consumers';
 import { Redis } from 'ioredis';
-import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { type Pod, startPod } from '../harness/pod.js';
 import { eventually } from '../harness/poll.js';
 import { type RedisProcess, startRedis } from '../harness/redis.js';
@@ -32,7 +32,7 @@ function tableOf(out: string): string[][] {
   return cells;
 }
 
-describe('topics', () => {
+describe.concurrent('topics', () => {
   it('list', async () => {
     const { code, out, err } = await run('topics', 'list');
     expect({ code, err }).toEqual({ code: 0, err: '' });
@@ -58,7 +58,7 @@ describe('topics', () => {
   });
 });
 
-describe('groups', () => {
+describe.concurrent('groups', () => {
   it('list and describe show the relay, in the columns of Kafka', async () => {
     expect(tableOf((await run('groups', 'list')).out)).toEqual([['GROUP'], ['pod:pod-a']]);
     await eventually(
@@ -89,7 +89,7 @@ describe('groups', () => {
   });
 });
 
-it.each([
+it.concurrent.each([
   [['topics', 'describe', 'nope'], 'no topic "nope" in this Redis: holdfast topics list'],
   [['groups', 'list', '-t', 'nope'], 'no topic "nope" in this Redis: holdfast topics list'],
   [['groups', 'describe', '-t', 'nope'], 'no topic "nope" in this Redis: holdfast topics list'],
@@ -97,105 +97,6 @@ it.each([
   [['tail', '--from', 'somewhere'], '--from: wants a position, earliest, latest, a time or an age, got "somewhere"'],
 ])('%j does not exist: one line', async (args, complaint) => {
   expect(await run(...args)).toMatchObject({ code: 1, out: '', err: `holdfast: ${complaint}\n` });
-});
-
-describe('publish and tail', () => {
-  it('what is published is tailed, of this tenant and room only', async () => {
-    const first = await run('publish', 'news', 'hello', '{"a":1}');
-    expect(first).toMatchObject({ code: 0, err: '' });
-    expect(first.out).toMatch(new RegExp(`^${POSITION}\n$`));
-    expect((await run('publish', 'sport', 'goal', 'not JSON', '-o', 'json')).out).toMatch(/^\{"position":"[^"]+"\}\n$/);
-    await run('publish', 'news', 'hello', '1', '-t', 'other');
-    const { code, out } = await run('tail', '--from', 'earliest', '--no-follow');
-    expect(code).toBe(0);
-    expect(out).toMatch(
-      new RegExp(
-        `^\\d{4}-\\d\\d-\\d\\dT\\S+Z {2}${POSITION} {2}news {2}hello {2}{"a":1}\n\\S+ {2}\\S+ {2}sport {2}goal {2}"not JSON"\n$`,
-      ),
-    );
-    expect((await run('tail', '--from', 'earliest', '--no-follow', '--room', 'sport')).out).toMatch(
-      /^\S+ {2}\S+ {2}sport/,
-    );
-    const behind = await run('tail', '--from', first.out.trim(), '-n', '1', '-o', 'json');
-    expect(JSON.parse(behind.out)).toMatchObject({ event: 'goal', data: 'not JSON', meta: { room: 'sport' } });
-  });
-
-  it('the same id is accepted once', async () => {
-    const first = await run('publish', 'news', 'hello', '--id', '7');
-    const second = await run('publish', 'news', 'hello', '--id', '7');
-    expect(second).toMatchObject({ code: 0, out: `${first.out.trim()} (duplicate)\n` });
-  });
-
-  it('tail follows, and ends without a word when its reader has read enough', async () => {
-    const child = start(['tail', '--room', 'pipe'], { REDIS_URL: redis.url });
-    onTestFinished(() => void child.kill('SIGKILL'));
-    const exit = once(child, 'exit');
-    const complaint = text(child.stderr!);
-    const line = once(child.stdout!, 'data');
-    const publishing = setInterval(() => void run('publish', 'pipe', 'tick'), 1000);
-    onTestFinished(() => clearInterval(publishing));
-    expect(String((await line)[0])).toMatch(/pipe {2}tick/);
-    child.stdout!.destroy();
-    expect(await exit).toEqual([0, null]);
-    expect(await complaint).toBe('');
-  });
-});
-
-describe('tail tells what is gone', () => {
-  const tail = (...args: string[]): Promise<Run> => run('tail', '-t', 'holes', '--no-follow', ...args);
-  const positions: string[] = [];
-  const offsetOf = (position: string): number => Number(position.split('-').at(-1));
-  const at = (index: number): string => positions[index] as string;
-
-  beforeAll(async () => {
-    for (const data of ['1', '2', '3', '4'])
-      positions.push((await run('publish', 'news', 'hello', data, '-t', 'holes')).out.trim());
-  });
-
-  it('where entries were deleted, between what is there and at the end', async () => {
-    const client = new Redis(redis.url);
-    onTestFinished(() => client.disconnect());
-    const partition = at(0).split(':').at(-2);
-    const id = (index: number): string => at(index).split(':').at(-1) as string;
-    await client.xdel(`hf:{events.${partition}}:s`, id(1), id(3));
-    const text = (await tail('--from', at(0))).out.trim().split('\n');
-    expect(text).toHaveLength(3);
-    expect(text[0]).toMatch(new RegExp(`^-- gap: ${POSITION} … ${POSITION} \\(trimmed\\) --$`));
-    expect(text[1]).toMatch(/news {2}hello {2}3$/);
-    const json = (await tail('--from', at(0), '-o', 'json')).out
-      .trim()
-      .split('\n')
-      .map((line) => JSON.parse(line));
-    for (const [index, gone] of [
-      [0, 1],
-      [2, 3],
-    ] as const) {
-      const { from, to, reason } = json[index].gap;
-      expect([offsetOf(from), offsetOf(to), reason]).toEqual([offsetOf(at(gone)), offsetOf(at(gone)), 'trimmed']);
-    }
-  });
-
-  it('of an epoch that has ended, and begins behind what survived', async () => {
-    const from = at(0).replace(/^[^:]+/, 'gone-out');
-    const lines = (await tail('--from', from)).out.split('\n');
-    const start = at(0)
-      .replace(/^[^:]+/, 'gone-out')
-      .replace(/-\d+$/, '-1');
-    expect(lines[0]).toBe(`-- gap: ${start} … ${from} (epoch) --`);
-    expect(lines[1]).toMatch(/hello {2}1$/);
-  });
-
-  it('and a position that is none of this log is one line', async () => {
-    const beyond = at(0).replace(/-\d+$/, '-999999');
-    expect(await tail('--from', beyond)).toMatchObject({
-      code: 1,
-      err: `holdfast: --from: no position of this log, got ${beyond}\n`,
-    });
-    const other = at(0).replace(/:\d:/, ':9:');
-    expect((await tail('--from', other)).err).toMatch(
-      /^holdfast: --from: tenant "holes" is in partition \d, got \S+\n$/,
-    );
-  });
 });
 
 async function connectionsOf({ url }: RedisProcess): Promise<string> {
@@ -207,27 +108,138 @@ async function connectionsOf({ url }: RedisProcess): Promise<string> {
   }
 }
 
-it('a Redis that goes away under a command is one line', async () => {
-  await using other = await startRedis();
-  const relay = await startPod({ redisUrl: other.url, name: 'pod-b' });
-  await relay.stop();
-  const child = start(['tail', '--from', 'earliest'], { REDIS_URL: other.url });
-  onTestFinished(() => void child.kill('SIGKILL'));
-  const exit = once(child, 'exit');
-  const complaint = text(child.stderr!);
-  await eventually(async () => expect(await connectionsOf(other)).toMatch(/name=holdfast%3Acli /), {
-    withinMs: 20_000,
-  });
-  await other.kill();
-  expect(await exit).toEqual([2, null]);
-  expect(await complaint).toMatch(/^holdfast: Redis at 127\.0\.0\.1:\d+ cannot be reached: [^\n]+\n$/);
-});
+// after what is asked of the empty log
+describe('once something is published', () => {
+  describe.concurrent('publish and tail', () => {
+    it('what is published is tailed, of this tenant and room only', async () => {
+      const first = await run('publish', 'news', 'hello', '{"a":1}');
+      expect(first).toMatchObject({ code: 0, err: '' });
+      expect(first.out).toMatch(new RegExp(`^${POSITION}\n$`));
+      expect((await run('publish', 'sport', 'goal', 'not JSON', '-o', 'json')).out).toMatch(
+        /^\{"position":"[^"]+"\}\n$/,
+      );
+      await run('publish', 'news', 'hello', '1', '-t', 'other');
+      const { code, out } = await run('tail', '--from', 'earliest', '--no-follow');
+      expect(code).toBe(0);
+      expect(out).toMatch(
+        new RegExp(
+          `^\\d{4}-\\d\\d-\\d\\dT\\S+Z {2}${POSITION} {2}news {2}hello {2}{"a":1}\n\\S+ {2}\\S+ {2}sport {2}goal {2}"not JSON"\n$`,
+        ),
+      );
+      expect((await run('tail', '--from', 'earliest', '--no-follow', '--room', 'sport')).out).toMatch(
+        /^\S+ {2}\S+ {2}sport/,
+      );
+      const behind = await run('tail', '--from', first.out.trim(), '-n', '1', '-o', 'json');
+      expect(JSON.parse(behind.out)).toMatchObject({ event: 'goal', data: 'not JSON', meta: { room: 'sport' } });
+    });
 
-it('a password that is wrong is one line', async () => {
-  await using locked = await startRedis({ config: { requirepass: 'right' } });
-  for (const url of [locked.url, locked.url.replace('//', '//:wrong@')]) {
-    const { code, err } = await runWith(['topics', 'list', '--redis-url', url]);
-    expect(code).toBeGreaterThan(0);
-    expect(err).toMatch(/^holdfast: Redis [^\n]*(NOAUTH|WRONGPASS)[^\n]*\n$/);
-  }
+    it('the same id is accepted once', async () => {
+      const first = await run('publish', 'news', 'hello', '--id', '7', '-t', 'twice');
+      const second = await run('publish', 'news', 'hello', '--id', '7', '-t', 'twice');
+      expect(second).toMatchObject({ code: 0, out: `${first.out.trim()} (duplicate)\n` });
+    });
+
+    it('tail follows, and ends without a word when its reader has read enough', async ({ onTestFinished }) => {
+      const child = start(['tail', '--room', 'pipe', '-t', 'pipes'], { REDIS_URL: redis.url });
+      onTestFinished(() => void child.kill('SIGKILL'));
+      const exit = once(child, 'exit');
+      const complaint = text(child.stderr!);
+      const line = once(child.stdout!, 'data');
+      let isOver = false;
+      onTestFinished(() => {
+        isOver = true;
+      });
+      const publishing = (async () => {
+        while (!isOver) await run('publish', 'pipe', 'tick', '-t', 'pipes');
+      })();
+      expect(String((await line)[0])).toMatch(/pipe {2}tick/);
+      child.stdout!.destroy();
+      expect(await exit).toEqual([0, null]);
+      expect(await complaint).toBe('');
+      isOver = true;
+      await publishing;
+    });
+  });
+
+  describe.concurrent('tail tells what is gone', () => {
+    const tail = (...args: string[]): Promise<Run> => run('tail', '-t', 'holes', '--no-follow', ...args);
+    const positions: string[] = [];
+    const offsetOf = (position: string): number => Number(position.split('-').at(-1));
+    const at = (index: number): string => positions[index] as string;
+
+    beforeAll(async () => {
+      for (const data of ['1', '2', '3', '4'])
+        positions.push((await run('publish', 'news', 'hello', data, '-t', 'holes')).out.trim());
+    });
+
+    it('where entries were deleted, between what is there and at the end', async ({ onTestFinished }) => {
+      const client = new Redis(redis.url);
+      onTestFinished(() => client.disconnect());
+      const partition = at(0).split(':').at(-2);
+      const id = (index: number): string => at(index).split(':').at(-1) as string;
+      await client.xdel(`hf:{events.${partition}}:s`, id(1), id(3));
+      const text = (await tail('--from', at(0))).out.trim().split('\n');
+      expect(text).toHaveLength(3);
+      expect(text[0]).toMatch(new RegExp(`^-- gap: ${POSITION} … ${POSITION} \\(trimmed\\) --$`));
+      expect(text[1]).toMatch(/news {2}hello {2}3$/);
+      const json = (await tail('--from', at(0), '-o', 'json')).out
+        .trim()
+        .split('\n')
+        .map((line) => JSON.parse(line));
+      for (const [index, gone] of [
+        [0, 1],
+        [2, 3],
+      ] as const) {
+        const { from, to, reason } = json[index].gap;
+        expect([offsetOf(from), offsetOf(to), reason]).toEqual([offsetOf(at(gone)), offsetOf(at(gone)), 'trimmed']);
+      }
+    });
+
+    it('of an epoch that has ended, and begins behind what survived', async () => {
+      const from = at(0).replace(/^[^:]+/, 'gone-out');
+      const lines = (await tail('--from', from)).out.split('\n');
+      const start = at(0)
+        .replace(/^[^:]+/, 'gone-out')
+        .replace(/-\d+$/, '-1');
+      expect(lines[0]).toBe(`-- gap: ${start} … ${from} (epoch) --`);
+      expect(lines[1]).toMatch(/hello {2}1$/);
+    });
+
+    it('and a position that is none of this log is one line', async () => {
+      const beyond = at(0).replace(/-\d+$/, '-999999');
+      expect(await tail('--from', beyond)).toMatchObject({
+        code: 1,
+        err: `holdfast: --from: no position of this log, got ${beyond}\n`,
+      });
+      const other = at(0).replace(/:\d:/, ':9:');
+      expect((await tail('--from', other)).err).toMatch(
+        /^holdfast: --from: tenant "holes" is in partition \d, got \S+\n$/,
+      );
+    });
+  });
+
+  it.concurrent('a Redis that goes away under a command is one line', async ({ onTestFinished }) => {
+    await using other = await startRedis();
+    const relay = await startPod({ redisUrl: other.url, name: 'pod-b' });
+    await relay.stop();
+    const child = start(['tail', '--from', 'earliest'], { REDIS_URL: other.url });
+    onTestFinished(() => void child.kill('SIGKILL'));
+    const exit = once(child, 'exit');
+    const complaint = text(child.stderr!);
+    await eventually(async () => expect(await connectionsOf(other)).toMatch(/name=holdfast%3Acli /), {
+      withinMs: 20_000,
+    });
+    await other.kill();
+    expect(await exit).toEqual([2, null]);
+    expect(await complaint).toMatch(/^holdfast: Redis at 127\.0\.0\.1:\d+ cannot be reached: [^\n]+\n$/);
+  });
+
+  it.concurrent('a password that is wrong is one line', async () => {
+    await using locked = await startRedis({ config: { requirepass: 'right' } });
+    for (const url of [locked.url, locked.url.replace('//', '//:wrong@')]) {
+      const { code, err } = await runWith(['topics', 'list', '--redis-url', url]);
+      expect(code).toBeGreaterThan(0);
+      expect(err).toMatch(/^holdfast: Redis [^\n]*(NOAUTH|WRONGPASS)[^\n]*\n$/);
+    }
+  });
 });
