@@ -35,6 +35,8 @@ let keys = 0;
 /** All calls of a test and the file in which daemons write down what they ran. */
 export class CallBook implements AsyncDisposable {
   readonly calls: CallRecord[] = [];
+  /** Acks that came again, on the wire. */
+  readonly doubled: string[] = [];
   readonly #folder: string;
 
   private constructor(
@@ -71,12 +73,11 @@ export class CallBook implements AsyncDisposable {
     const all = await this.executions();
     const known = new Set(this.calls.map(({ key }) => key));
     const asked = new Set(calls.map(({ key }) => key));
-    return checkCalls(
-      calls,
-      all.filter(({ key }) => asked.has(key) || !known.has(key)),
-      Date.now(),
-      this.graceMs,
-    );
+    const ofThese = all.filter(({ key }) => asked.has(key) || !known.has(key));
+    const ledger = checkCalls(calls, ofThese, Date.now(), this.graceMs);
+    if (this.doubled.length === 0) return ledger;
+    const details = { ...ledger.details, doubled: this.doubled.slice(0, 5) };
+    return { ...ledger, faults: ledger.faults + this.doubled.length, details };
   }
 
   [Symbol.asyncDispose](): Promise<void> {
@@ -96,7 +97,6 @@ export interface Told {
 export class Caller implements AsyncDisposable {
   readonly #pending = new Set<Pending>();
   readonly #acked = new Set<number>();
-  #doubleAcks = 0;
   #newestKey = '';
 
   constructor(
@@ -110,22 +110,13 @@ export class Caller implements AsyncDisposable {
     client.socket.io.on('packet', ({ type, id }) => {
       // the stock client passes a second ack over in silence; 3 and 6 are ACK and BINARY_ACK
       if ((type !== 3 && type !== 6) || id === undefined) return;
-      if (this.#acked.has(id)) this.#doubleAcks++;
+      if (this.#acked.has(id)) this.book.doubled.push(`${user}: ack ${id}`);
       this.#acked.add(id);
     });
   }
 
-  /** Acks that came twice on the wire. */
-  get doubleAcks(): number {
-    return this.#doubleAcks;
-  }
-
   get newestKey(): string {
     return this.#newestKey;
-  }
-
-  get pending(): number {
-    return this.#pending.size;
   }
 
   async call(method: string, options: CallOptions = {}): Promise<Told> {

@@ -47,7 +47,9 @@ export type CallFault =
   /** Began after its caller had been told of a failure. */
   | 'ranLate'
   /** A run of no call. */
-  | 'stray';
+  | 'stray'
+  /** An ack that came twice. */
+  | 'doubled';
 
 export interface CallLedger {
   readonly calls: number;

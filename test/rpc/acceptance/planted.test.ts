@@ -1,5 +1,12 @@
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { Server } from 'socket.io';
 import { expect, it } from 'vitest';
+import { connect } from '../../harness/client.js';
+import { CallBook, Caller } from '../../harness/rpc-calls.js';
 import { type CallRecord, checkCalls, type Execution } from '../../harness/rpc-ledger.js';
+import { RpcRig } from '../../harness/rpc-rig.js';
+import { begun } from './daemons.js';
 
 const NOW = 1_000_000;
 
@@ -59,4 +66,36 @@ it('the ledger finds two outcomes that contradict each other', () => {
 it('a daemon may run a call again only as often as the call allows', () => {
   expect(found([call({ maxRuns: 2 })], [run(), run()])).toEqual([]);
   expect(found([call({ maxRuns: 2 })], [run(), run(), run()])).toEqual(['ranAgain']);
+});
+
+it('an ack that comes twice on the wire is found', async () => {
+  const http = createServer().listen(0, '127.0.0.1');
+  const server = new Server(http);
+  server.on('connection', (socket) =>
+    socket.on('rpc-call', (_request, ack) => {
+      ack({ ok: false, code: 'no_worker' });
+      socket.conn.write('30[{"ok":false,"code":"no_worker"}]');
+    }),
+  );
+  await using book = await CallBook.open(0);
+  await using client = await connect(`http://127.0.0.1:${(http.address() as AddressInfo).port}`, { token: '' });
+  await new Caller(client, 'ann', book).call('work');
+  await expect.poll(async () => (await book.check()).details).toEqual({ doubled: ['ann: ack 0'] });
+  await server.close();
+});
+
+it('real processes that run a call twice, and that leave one without an outcome, are found', async () => {
+  await using rig = await RpcRig.start({ pods: 1 });
+  const { daemon, user } = await rig.daemon({ kind: 'raw' });
+  const caller = await rig.caller();
+  // that it may run again is kept from the account
+  const running = caller.call('work', { user, ms: 1000, idempotent: true, timeoutMs: 30_000 });
+  await begun(rig, caller);
+  await daemon.kill();
+  daemon.start();
+  expect((await running).answer?.ok).toBe(true);
+  rig.pods[0]?.pause();
+  const unheard = await caller.call('work', { user, timeoutMs: 500 });
+  expect(unheard.answer).toBeUndefined();
+  expect(Object.keys((await rig.book.check()).details).sort()).toEqual(['ranAgain', 'silent']);
 });
