@@ -29,7 +29,8 @@ export async function registrations(bench: Bench): Promise<Figure[]> {
     figure('podBytes', 'memory of the pod per registration', 'bytes'),
     figure('redisBytes', 'memory of Redis per registration', 'bytes'),
     figure('idlePod', 'CPU of the idle pod', '% of a core'),
-    figure('idleCommands', 'commands to Redis of the idle pod', 'commands/s'),
+    figure('idleRedis', 'CPU of Redis meanwhile', '% of a core'),
+    figure('idleCommands', 'commands in Redis meanwhile, those of scripts too', 'commands/s'),
   ];
   return [...figures, ...(await connections(bench))];
 }
@@ -41,6 +42,7 @@ interface Registered {
   readonly podBytes: number;
   readonly redisBytes: number;
   readonly idlePod: number;
+  readonly idleRedis: number;
   readonly idleCommands: number;
 }
 
@@ -66,21 +68,24 @@ async function register(bench: Bench, daemons: number): Promise<Registered> {
   await pod.ask('check', { methods: METHODS });
   const count = daemons * METHODS;
 
-  const idleFrom = {
+  const idle = async () => ({
     podS: await cpuSeconds(pod.pid),
+    redisS: await cpuSeconds(server.pid),
     commands: await info(redis, 'stats', 'total_commands_processed'),
-  };
+  });
+  const idleFrom = await idle();
   await new Promise((resolve) => setTimeout(resolve, IDLE_MS));
-  const idleS = (await cpuSeconds(pod.pid)) - idleFrom.podS;
-  const commands = (await info(redis, 'stats', 'total_commands_processed')) - idleFrom.commands;
+  const idleTo = await idle();
+  const perSecond = (name: keyof typeof idleFrom): number => (idleTo[name] - idleFrom[name]) / (IDLE_MS / 1000);
   return {
     wallUs: wallUs / count,
     podUs: ((cpu.podS - before.podS) / count) * 1e6,
     redisUs: ((cpu.redisS - before.redisS) / count) * 1e6,
     podBytes: (after.podBytes - before.podBytes) / count,
     redisBytes: (after.redisBytes - before.redisBytes) / count,
-    idlePod: (idleS / (IDLE_MS / 1000)) * 100,
-    idleCommands: commands / (IDLE_MS / 1000),
+    idlePod: perSecond('podS') * 100,
+    idleRedis: perSecond('redisS') * 100,
+    idleCommands: perSecond('commands'),
   };
 }
 
