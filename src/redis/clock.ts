@@ -1,3 +1,5 @@
+import type { Connection } from './connect.js';
+
 /**
  * An estimate of Redis's time, from the newest answer that carried it. It is never ahead of it while Redis's clock runs
  * evenly; when that one steps back, it is ahead by the step until the next answer.
@@ -27,4 +29,10 @@ export class RedisClock {
   at(monotonicMs: number = performance.now()): number {
     return Math.floor(this.#offset === undefined ? Date.now() : monotonicMs + this.#offset);
   }
+}
+
+/** Asks Redis for its time. */
+export async function learnTime({ redis }: Connection, clock: RedisClock): Promise<void> {
+  const [seconds = 0, micros = 0] = (await redis.time()).map(Number);
+  clock.learn(seconds * 1000 + micros / 1000);
 }

@@ -1,13 +1,14 @@
 import { sleep, within } from '../core/sleep.js';
 import type { InboxMessage, Pods } from '../pods/index.js';
 import { LEASE_MS } from '../pods/index.js';
-import type { RedisClock } from '../redis/clock.js';
+import { learnTime, type RedisClock } from '../redis/clock.js';
 import { type Connection, replyCode } from '../redis/connect.js';
 import type { Keys } from '../redis/keys.js';
 import { loadScript, type Script } from '../redis/script.js';
 import { type CallName, type CallRequest, digest, keyOf, segmentOf } from './call-request.js';
 import type { RpcMetrics } from './metrics.js';
 import { type Failure, failed, failureOf, type Outcome, outcomeOf } from './outcome.js';
+import type { GivenJob } from './owner.js';
 import { encodePayload } from './payload.js';
 import { BUDGET_MS, MARGIN_MS, MAX_TIMEOUT_MS, type RpcSettings } from './settings.js';
 import type { StockQueues } from './stock-queues.js';
@@ -41,6 +42,8 @@ export interface CallerOptions {
   readonly stock: StockQueues;
   /** A call waits for a method of this process. */
   readonly onWork: (scope: string, segment: string) => void;
+  /** A call was given to a daemon of this process. */
+  readonly onGiven: (job: GivenJob) => void;
 }
 
 interface Pending {
@@ -227,7 +230,7 @@ export class Caller {
     const { connection, keys, processId, settings, clock, pods } = this.options;
     const { scope, id, request, segment, hash, data, startedAt } = pending;
     const now = performance.now();
-    if (!clock.isKnown) await this.#learn();
+    if (!clock.isKnown) await learnTime(connection, clock);
     const base = keys.rpc(scope);
     const isSettling = now < this.#settledAt;
     const [workerFence = '', , , workerInstance = ''] = mode === 'again' ? pending.worker.split('|') : [];
@@ -255,6 +258,7 @@ export class Caller {
       workerInstance,
       workerFence,
       pending.isStock ? '1' : '',
+      settings.inFlight,
     ];
     return (await connection.run(CALL, [`${base}@call:${id}`, `${base}@reg`, keys.processes], args)) as CallReply;
   }
@@ -273,7 +277,7 @@ export class Caller {
       case 'new':
       case 'live':
         pending.segment = segment ?? pending.segment;
-        return this.#accepted(pending, String(a), b === 1, (deadline ?? now) - now);
+        return this.#accepted(pending, String(a), Number(b), deadline ?? now, now);
       case 'done':
         return this.#settle(pending, outcomeOf(a === 1, JSON.parse(String(b))));
       case 'lost':
@@ -292,19 +296,21 @@ export class Caller {
     }
   }
 
-  #accepted(pending: Pending, worker: string, isHere: boolean, leftMs: number): void {
+  /** `here`: 1 = it waits for a daemon of this process, 2 = that has been given it. Both times in Redis ms. */
+  #accepted(pending: Pending, worker: string, here: number, deadline: number, now: number): void {
+    const leftMs = deadline - now;
     pending.isAccepted = true;
     if (worker !== '') pending.worker = worker;
     pending.deadlineAt = performance.now() + leftMs;
     clearTimeout(pending.timer);
     pending.timer = setTimeout(() => void this.#expire(pending), leftMs);
-    if (isHere) this.options.onWork(pending.scope, pending.segment);
-  }
-
-  async #learn(): Promise<void> {
-    const { connection, clock } = this.options;
-    const [seconds = 0, micros = 0] = (await connection.redis.time()).map(Number);
-    clock.learn(seconds * 1000 + micros / 1000);
+    const { scope, segment, id } = pending;
+    if (here === 1) this.options.onWork(scope, segment);
+    if (here !== 2) return;
+    const [fence = '', , daemon = ''] = worker.split('|');
+    const isIdempotent = pending.request?.isIdempotent === true;
+    const params: unknown = JSON.parse(pending.data);
+    this.options.onGiven({ scope, segment, id, fence, daemon, deadline, notAfter: deadline, isIdempotent, params });
   }
 
   // --- ending

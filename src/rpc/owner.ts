@@ -19,7 +19,7 @@ const REQUEUE = loadScript(import.meta.url, 'requeue', ['common']);
 export const OWNER_SCRIPTS: readonly Script[] = [PICK, FINISH, REQUEUE];
 
 /** Jobs that one script picks up at most. */
-const BATCH = 16;
+const BATCH = 64;
 /** Answers kept for a job that may be picked up again, and their bytes. */
 const MAX_REMEMBERED = 10_000;
 const MAX_REMEMBERED_BYTES = 64 * 1024 * 1024;
@@ -35,12 +35,15 @@ export interface OwnerOptions {
   readonly logger: Logger;
   /** A call of this process has ended. */
   readonly onAnswer: (scope: string, id: string, outcome: Outcome) => void;
+  /** So has this one, and its outcome is in Redis. */
+  readonly onEnded: (scope: string, id: string, segment: string) => void;
 }
 
 /** What a pick-up brought. */
 interface Job {
   readonly id: string;
-  readonly data: string;
+  /** As they are stored. */
+  readonly params: unknown;
   /** Redis ms. */
   readonly deadline: number;
   readonly attempt: number;
@@ -48,6 +51,26 @@ interface Job {
   readonly before: string;
   readonly isIdempotent: boolean;
 }
+
+/** A call that was given to a daemon of this process when it was made. */
+export interface GivenJob {
+  readonly scope: string;
+  readonly segment: string;
+  readonly id: string;
+  readonly fence: string;
+  readonly daemon: string;
+  /** Redis ms. */
+  readonly deadline: number;
+  /** Redis ms; if it comes later, its caller may have been told that it was not taken. */
+  readonly notAfter: number;
+  readonly isIdempotent: boolean;
+  /** As they are stored. */
+  readonly params: unknown;
+}
+
+/** Why a job goes back to its queue. */
+type PutBack = 'sent' | 'unsent' | 'late';
+const PUT_BACK: Readonly<Record<PutBack, string>> = { sent: '', unsent: '1', late: '2' };
 
 interface InFlight {
   readonly registration: Registration;
@@ -126,6 +149,27 @@ export class Owner {
     void this.#pickUntilEmpty(registration);
   }
 
+  take({ scope, segment, id, fence, daemon, notAfter, ...job }: GivenJob): void {
+    const { registrations, processId, clock, settings } = this.options;
+    const token = `${processId}|${daemon}|${id}`;
+    const registration = registrations.find(scope, segment);
+    const isLate = !clock.isKnown || clock.at() > notAfter;
+    if (isLate || registration?.fence !== fence || !this.#mayPick(registration))
+      return void this.#putBack(scope, segment, token, id, isLate ? 'late' : 'unsent');
+    const load = this.#loadOf(registration.daemon);
+    if (load.count >= settings.inFlight) {
+      load.waiting.add(registration);
+      return void this.#putBack(scope, segment, token, id, 'unsent');
+    }
+    this.#begin(keyOf(scope, id), registration, token, { ...job, id, attempt: 1, before: '' }, load);
+  }
+
+  /** Whoever made the call asks whether the message that gave it to a daemon here has come. */
+  check(scope: string, segment: string, id: string, token: string): void {
+    const key = keyOf(scope, id);
+    if (!this.#inFlight.has(key) && !this.#remembered.has(key)) void this.#putBack(scope, segment, token, id, 'unsent');
+  }
+
   /** Nobody waits for it. */
   giveUp(scope: string, id: string, code: 'cancelled' | 'timeout'): void {
     const key = keyOf(scope, id);
@@ -168,6 +212,7 @@ export class Owner {
         registration.mustPickAgain = false;
         const free = Math.min(BATCH, this.options.settings.inFlight - load.count);
         if (free <= 0) {
+          registration.isPicking = false;
           load.waiting.add(registration);
           return;
         }
@@ -182,12 +227,13 @@ export class Owner {
         if (left > 0) registration.mustPickAgain = true;
       } while (registration.mustPickAgain && this.#mayPick(registration));
     } catch (error) {
-      // a connection that is lost is waited for; a Redis that refuses is asked again in a moment
+      registration.isPicking = false;
+      // a connection that is lost says when it is back; a Redis that refuses is asked again in a moment. Not now: it would go round
       load.waiting.add(registration);
       if (replyCode(error) !== '') setTimeout(() => this.pick(registration), 200).unref();
-    } finally {
-      registration.isPicking = false;
+      return;
     }
+    registration.isPicking = false;
     if (registration.mustPickAgain) this.pick(registration);
     else this.#fill(load);
   }
@@ -220,7 +266,7 @@ export class Owner {
       const neverSent = wasMarked && markedAt === fence && !this.#sent.has(key);
       const job: Job = {
         id: id as string,
-        data: data as string,
+        params: JSON.parse(data as string),
         deadline: Number(deadline),
         attempt: Number(attempt),
         before: neverSent ? '' : ((wasMarked ? marked : before) as string),
@@ -250,7 +296,7 @@ export class Owner {
     if (job.attempt > MAX_ATTEMPTS) return finish(failureEnding('worker_lost', true));
     if (!registrations.has(registration)) {
       // its connection went while it was picked up
-      return void this.#requeue(registration, token, job.id, true);
+      return void this.#putBack(registration.scope, registration.segment, token, job.id, 'unsent');
     }
     if (wasSent) this.options.metrics.redelivered.inc();
     const leftMs = job.deadline - clock.at() + MARGIN_MS;
@@ -274,7 +320,7 @@ export class Owner {
     const request = {
       id: job.id,
       method,
-      params: decodePayload(JSON.parse(job.data)),
+      params: decodePayload(job.params),
       deadline: job.deadline,
       attempt: job.attempt,
     };
@@ -364,17 +410,19 @@ export class Owner {
     if (registration.instance === 'raw' && !isIdempotent)
       return this.#end(key, flight, failureEnding('worker_lost', true));
     this.#unfly(key, flight);
-    void this.#requeue(registration, token, id, false);
+    void this.#putBack(registration.scope, registration.segment, token, id, 'sent');
   }
 
-  async #requeue(registration: Registration, token: string, id: string, isUnsent: boolean): Promise<void> {
-    const { connection, keys, processId } = this.options;
-    const { scope, segment } = registration;
+  /** `id` '' = all jobs that the token holds. */
+  async #putBack(scope: string, segment: string, token: string, id: string, why: PutBack): Promise<void> {
+    const { connection, keys, processId, onEnded } = this.options;
     const base = keys.rpc(scope);
-    const args = [base, scope, segment, token, isUnsent ? '1' : '', keys.inboxes, processId, id];
+    const args = [base, scope, segment, token, PUT_BACK[why], keys.inboxes, processId, id];
     for (let tries = 0; tries < 100 && !this.#isStopped; tries++) {
       try {
-        if ((await connection.run(REQUEUE, [`${base}@reg`], args)) === 1) this.ring(scope, segment);
+        const [isOurs, ...ended] = (await connection.run(REQUEUE, [`${base}@reg`], args)) as [number, ...string[]];
+        if (isOurs === 1) this.ring(scope, segment);
+        for (const one of ended) onEnded(scope, one, segment);
         return;
       } catch {
         await sleep(100);
@@ -387,7 +435,7 @@ export class Owner {
   async #recover(): Promise<void> {
     for (const [token, registration] of [...this.#unheard]) {
       this.#unheard.delete(token);
-      await this.#requeue(registration, token, '', true);
+      await this.#putBack(registration.scope, registration.segment, token, '', 'unsent');
     }
     for (const key of [...this.#unreported.keys()]) this.#reportAgain(key);
     for (const { waiting } of this.#loads.values()) for (const registration of waiting) this.pick(registration);

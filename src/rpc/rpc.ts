@@ -3,7 +3,7 @@ import type { Logger, Meter } from '../core/ports.js';
 import { Service } from '../core/service.js';
 import { sleep, within } from '../core/sleep.js';
 import { LEASE_MS, type Pods } from '../pods/index.js';
-import { RedisClock } from '../redis/clock.js';
+import { learnTime, RedisClock } from '../redis/clock.js';
 import { Connection, type RedisAddress } from '../redis/connect.js';
 import type { Keys } from '../redis/keys.js';
 import { scoped } from '../wire/names.js';
@@ -87,6 +87,7 @@ export class Rpc extends Service {
       ...shared,
       registrations: this.#registrations,
       onAnswer: (scope, id, outcome) => this.#caller.settle(scope, id, outcome),
+      onEnded: (scope, id, segment) => this.#caller.onEnded(scope, id, segment),
     });
     this.#stock = new StockQueues({
       url,
@@ -103,6 +104,7 @@ export class Rpc extends Service {
       pods,
       stock: this.#stock,
       onWork: (scope, segment) => this.#owner.ring(scope, segment),
+      onGiven: (job) => this.#owner.take(job),
     });
     meter.gauge({ name: 'rpc_inflight', help: 'Calls that this process waits for.' }, () => this.#caller.pendingCount);
     meter.gauge(
@@ -115,6 +117,22 @@ export class Rpc extends Service {
     );
     const { inbox } = pods;
     inbox.on('rpc-ring', ({ scope, method }) => this.#owner.ring(String(scope), String(method)));
+    inbox.on('rpc-job', ({ scope, method, id, fence, daemon, deadline, notAfter, idempotent, params }) =>
+      this.#owner.take({
+        scope: String(scope),
+        segment: String(method),
+        id: String(id),
+        fence: String(fence),
+        daemon: String(daemon),
+        deadline: Number(deadline),
+        notAfter: Number(notAfter),
+        isIdempotent: idempotent === true,
+        params,
+      }),
+    );
+    inbox.on('rpc-check', ({ scope, method, id, token }) =>
+      this.#owner.check(String(scope), String(method), String(id), String(token)),
+    );
     inbox.on('rpc-answer', (message) => this.#caller.onAnswer(message));
     inbox.on('rpc-replaced', ({ scope, method, daemon }) =>
       this.#registrations.onReplaced(String(scope), String(method), String(daemon)),
@@ -267,6 +285,7 @@ export class Rpc extends Service {
   async #checkRedis(): Promise<void> {
     for (let tries = 0; tries < 20; tries++) {
       try {
+        await learnTime(this.#connection, this.#clock);
         const info = await this.#connection.redis.info();
         const facts = ['run_id', 'master_replid', 'role'].map(
           (name) => new RegExp(`^${name}:(.*)$`, 'm').exec(info)?.[1],

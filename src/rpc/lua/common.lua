@@ -7,11 +7,16 @@
 local MINUTE = 60000
 local IDLE = 15 * MINUTE -- an idle queue's keys
 local OLD = 11 * MINUTE -- no call is kept longer after its end
-local LARGE = 8192 -- bytes of a result that an inbox carries
+local LARGE = 8192 -- bytes of params or of a result that an inbox carries
 
 local function redis_ms()
   local t = redis.call('TIME')
   return t[1] * 1000 + math.floor(t[2] / 1000)
+end
+
+-- What need not be done each time, though the time-out of a key is long: one time in sixteen.
+local function is_due(now)
+  return now % 16 == 0
 end
 
 local function send(inboxes, process, message)
@@ -40,7 +45,7 @@ local function settle(base, scope, method, id, is_result, answer, reason, now, i
   local queue = base .. method .. ':'
   local job = queue .. id
   local waiters = base .. '@rt:' .. id
-  local known = redis.call('HMGET', job, 'dl', 'rt')
+  local known = redis.call('HMGET', job, 'dl', 'rt', 'ats', 'more')
   local list = 'failed'
   redis.call('DEL', job .. ':lock')
   redis.call('LREM', queue .. 'active', 1, id)
@@ -51,13 +56,24 @@ local function settle(base, scope, method, id, is_result, answer, reason, now, i
     redis.call('HSET', job, 'failedReason', reason, 'failure', answer, 'finishedOn', now)
   end
   redis.call('ZADD', queue .. list, now, id)
-  redis.call('ZREMRANGEBYSCORE', queue .. list, '-inf', now - OLD)
-  redis.call('PEXPIRE', queue .. list, IDLE)
-  local keep = math.max(now, tonumber(known[1]) or now) + MINUTE
-  redis.call('PEXPIREAT', job, keep)
-  redis.call('PEXPIREAT', base .. '@call:' .. id, keep)
-  local told = redis.call('SMEMBERS', waiters)
-  if #told > 0 then redis.call('DEL', waiters) end
+  if is_due(now) then
+    redis.call('ZREMRANGEBYSCORE', queue .. list, '-inf', now - OLD)
+    redis.call('PEXPIRE', queue .. list, IDLE)
+  else
+    redis.call('PEXPIRE', queue .. list, IDLE, 'NX')
+  end
+  local deadline = tonumber(known[1])
+  -- both are kept for a minute beyond the deadline since it was picked up
+  if not known[3] or not deadline or now > deadline then
+    local keep = math.max(now, deadline or now) + MINUTE
+    redis.call('PEXPIREAT', job, keep)
+    redis.call('PEXPIREAT', base .. '@call:' .. id, keep)
+  end
+  local told = {}
+  if known[4] then
+    told = redis.call('SMEMBERS', waiters)
+    redis.call('DEL', waiters)
+  end
   told[#told + 1] = known[2]
   local head = '{"type":"rpc-answer","scope":"' .. scope .. '","id":"' .. id .. '","ok":' .. (is_result and 'true' or 'false')
   local message = head .. ',"answer":' .. answer .. '}'

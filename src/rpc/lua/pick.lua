@@ -9,13 +9,17 @@ if string.sub(entry, 1, #owner + 1) ~= owner .. '|' then return { 'moved', entry
 local now = redis_ms()
 local out = { 'ok', now, 0 }
 local left = tonumber(ARGV[6])
-for _ = 1, 100 do
+local is_empty = false
+for _ = 1, 200 do
   if left == 0 then break end
   local id = redis.call('LMOVE', queue .. 'wait', queue .. 'active', 'RIGHT', 'LEFT')
-  if not id then break end
+  if not id then
+    is_empty = true
+    break
+  end
   local job = queue .. id
   local call = base .. '@call:' .. id
-  local data = redis.call('HMGET', job, 'data', 'dl', 'idempotent', 'marked', 'fence', 'finishedOn')
+  local data = redis.call('HMGET', job, 'data', 'dl', 'idempotent', 'marked', 'fence', 'finishedOn', 'ats')
   local known = redis.call('HMGET', call, 'hash', 'cancelled', 'given')
   local deadline = tonumber(data[2])
   if not deadline or not known[1] or known[2] or data[6] or now >= deadline then
@@ -25,11 +29,10 @@ for _ = 1, 100 do
   else
     left = left - 1
     local given = known[3] or ''
+    local attempt = (data[7] or 0) + 1
     redis.call('SET', job .. ':lock', token, 'PX', deadline - now + MINUTE)
-    redis.call('HSET', job, 'processedOn', now, 'pb', ARGV[7], 'before', given)
-    local attempt = redis.call('HINCRBY', job, 'ats', 1)
+    redis.call('HSET', job, 'processedOn', now, 'pb', ARGV[7], 'before', given, 'ats', attempt)
     redis.call('HSET', call, 'given', instance)
-    redis.call('PEXPIREAT', job, deadline + MINUTE)
     redis.call('PEXPIREAT', call, deadline + MINUTE)
     for _, value in ipairs({ id, data[1] or 'null', deadline, attempt, given, data[3] or '', data[4] or '', data[5] or '' }) do
       out[#out + 1] = value
@@ -37,5 +40,5 @@ for _ = 1, 100 do
   end
 end
 redis.call('PEXPIRE', queue .. 'active', IDLE)
-out[3] = redis.call('LLEN', queue .. 'wait')
+if not is_empty then out[3] = redis.call('LLEN', queue .. 'wait') end
 return out

@@ -3,6 +3,7 @@
 -- ARGV 1 base  2 scope  3 method  4 process  5 grace, ms  6 wait for a first worker, ms  7 lease, ms, if this process may judge, else ''
 --      8 inboxes  9 '1' = stock BullMQ Workers serve it  10… ids
 -- → {now, 1 = ring here, id, 'done', 1 = result, answer | id, 'missing', '', '' …}: only of calls about which there is something to say
+local CHECK_FOR = 3000 -- ms of its age in which a worker is asked whether it has it
 local base, scope, method, self = unpack(ARGV, 1, 4)
 local grace, first, inboxes = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[8]
 local lease = tonumber(ARGV[7])
@@ -39,7 +40,7 @@ for i = 10, #ARGV do
   elseif not known[4] or redis.call('HEXISTS', call, 'hash') == 0 then say(id, 'missing', '', '')
   else
     -- its caller has heard of it
-    redis.call('PEXPIREAT', job, known[4] + MINUTE)
+    redis.call('HSET', call, 'heard', 1)
     redis.call('PEXPIREAT', call, known[4] + MINUTE)
     local holder = not is_stock and redis.call('GET', job .. ':lock')
     local holding = holder and string.match(holder, '^([^|]*)|')
@@ -49,7 +50,10 @@ for i = 10, #ARGV do
       put_back(queue, id)
       must_ring = true
     elseif holding and not is_dead(holding) then
-      -- in work
+      -- in work; but the message that gave it to its worker may be lost
+      if now - known[7] < CHECK_FOR and string.sub(holder, -#id) == id then
+        send(inboxes, holding, '{"type":"rpc-check","scope":"' .. scope .. '","method":"' .. method .. '","id":"' .. id .. '","token":"' .. holder .. '"}')
+      end
     elseif state == 'live' then
       -- in no list: its queue was lost, or its lock ran out
       if not redis.call('LPOS', queue .. 'wait', id) then put_back(queue, id) end
