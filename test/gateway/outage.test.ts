@@ -13,7 +13,7 @@ async function timed<T>(work: () => Promise<T>): Promise<{ value: T; ms: number 
 }
 
 for (const how of ['dies', 'hangs'] as const) {
-  test(`while Redis ${how} work is refused in time, sockets stay, clients are held or admitted, and all heals`, async () => {
+  test.concurrent(`while Redis ${how} work is refused in time, sockets stay, clients are held or admitted, and all heals`, async () => {
     await using stack = await startStack(1);
     const pod = stack.pod(0);
     const [room, late] = [someone('room'), someone('late')];
@@ -92,7 +92,7 @@ for (const how of ['dies', 'hangs'] as const) {
   });
 }
 
-test('FLUSHALL loses what it deleted and no more: everybody is told the gap, and goes on', async () => {
+test.concurrent('FLUSHALL loses what it deleted and no more: everybody is told the gap, and goes on', async () => {
   await using stack = await startStack(2, { env: { HOLDFAST_GATEWAY_RECOVERY_WINDOW_MS: '30s' } });
   const [first, second] = [stack.pod(0), stack.pod(1)];
   const room = someone('room');
@@ -141,7 +141,7 @@ test('FLUSHALL loses what it deleted and no more: everybody is told the gap, and
   }
 });
 
-test('a position of an epoch that this pod has not met yet is neither a gap nor replayed twice', async () => {
+test.concurrent('a position of an epoch that this pod has not met yet is neither a gap nor replayed twice', async () => {
   await using stack = await startStack(2);
   const [ahead, behind] = [stack.pod(0), stack.pod(1)];
   const room = someone('room');
