@@ -1,7 +1,7 @@
 import { expect, it } from 'vitest';
 import { recordEvidence } from '../harness/evidence.js';
 import { isClean, printLedger } from '../harness/ledger.js';
-import { type DeployResult, runDeploys } from './deploys.js';
+import { type DeployOptions, type DeployResult, runDeploys } from './deploys.js';
 
 function check({ ledger, faults }: DeployResult): void {
   expect(isClean(ledger), printLedger(ledger)).toBe(true);
@@ -18,7 +18,16 @@ for (const { pods, rounds } of [
   { pods: 3, rounds: 2 },
 ]) {
   it(`${pods} pods behind haproxy, ${rounds} rounds of SIGTERM, SIGKILL, SIGSTOP and a Redis restart`, async () => {
-    const options = { pods, clients: 50, httpPerSecond: 150, socketPerSecond: 70, calmMs: 3000, rounds };
+    const options: DeployOptions = {
+      pods,
+      clients: 50,
+      httpPerSecond: 150,
+      socketPerSecond: 70,
+      calmMs: 3000,
+      pausedMs: 8000,
+      eachPod: 'terminated and killed',
+      rounds,
+    };
     const result = await runDeploys(options);
     await recordEvidence(`deploys-${pods}-pods`, { options, ...result });
     check(result);

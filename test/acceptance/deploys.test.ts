@@ -1,3 +1,4 @@
+// the long form has more pods, rounds and time, and terminates and kills each pod: deploys.long.test.ts
 import { expect, it } from 'vitest';
 import { isClean, printLedger } from '../harness/ledger.js';
 import { runDeploys } from './deploys.js';
@@ -10,7 +11,9 @@ it('every client gets every accepted event, in order, once, through deploys, kil
     clients: 50,
     httpPerSecond: 150,
     socketPerSecond: 60,
-    calmMs: 1500,
+    calmMs: 1000,
+    pausedMs: 5000,
+    eachPod: 'terminated or killed',
     rounds: 1,
   });
   const { ledger, faults } = result;

@@ -1,7 +1,7 @@
-import { type Client, connect } from '../harness/client.js';
+import { type Client, open } from '../harness/client.js';
 import { startHaproxy } from '../harness/haproxy.js';
 import { checkLedger, type Ledger } from '../harness/ledger.js';
-import { type Pod, startPod } from '../harness/pod.js';
+import { type Pod, spawnPod } from '../harness/pod.js';
 import { eventually } from '../harness/poll.js';
 import { startRedis } from '../harness/redis.js';
 import { ALL_CAPS, token } from '../harness/token.js';
@@ -16,6 +16,10 @@ export interface DeployOptions {
   readonly socketPerSecond: number;
   /** Between two faults, ms. */
   readonly calmMs: number;
+  /** Longer than a pod's lease. */
+  readonly pausedMs: number;
+  /** Kills in turn, or each pod both ways. */
+  readonly eachPod: 'terminated or killed' | 'terminated and killed';
   readonly rounds: number;
 }
 
@@ -47,7 +51,7 @@ const wait = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(
 
 /**
  * Pods behind haproxy, stock clients, a steady load through the HTTP API and through sockets; meanwhile, one at a time and each
- * pod back before the next: SIGTERM, SIGKILL, SIGSTOP for 8 s, a restart of Redis.
+ * pod back before the next: SIGTERM, SIGKILL, SIGSTOP for longer than a lease, a restart of Redis.
  */
 export async function runDeploys(options: DeployOptions): Promise<DeployResult> {
   const startedAt = performance.now();
@@ -56,9 +60,9 @@ export async function runDeploys(options: DeployOptions): Promise<DeployResult> 
   const pods: Pod[] = [];
   const clients: Client[] = [];
   try {
-    for (let n = 0; n < options.pods; n++) {
-      pods.push(await startPod({ redisUrl: redis.url, name: `pod-${n}`, env: { HOLDFAST_DRAIN_MS: '2000' } }));
-    }
+    for (let n = 0; n < options.pods; n++)
+      pods.push(await spawnPod({ redisUrl: redis.url, name: `pod-${n}`, env: { HOLDFAST_DRAIN_MS: '2000' } }));
+    await Promise.all(pods.map((pod) => pod.ready()));
     const backends = pods.map(({ port, opsPort }) => ({ host: '127.0.0.1', port, opsPort }));
     await using haproxy = await startHaproxy({ backends, balance: 'leastconn' });
     await eventually(async () => (await haproxy.up()).every(Boolean), {
@@ -66,14 +70,16 @@ export async function runDeploys(options: DeployOptions): Promise<DeployResult> 
       what: 'all pods up at haproxy',
     });
 
-    for (let n = 0; n < options.clients; n++) {
-      const client = await connect(haproxy.url, { token: await token({ sub: `user-${n}`, caps: ALL_CAPS }) });
-      clients.push(client);
+    for (let n = 0; n < options.clients; n++)
+      clients.push(open(haproxy.url, { token: await token({ sub: `user-${n}`, caps: ALL_CAPS }) }));
+    const enter = async (client: Client, n: number): Promise<void> => {
+      await client.connected();
       for (const room of ['all', `room-${n % ROOMS}`]) {
         const ack = await client.subscribe(room);
         if (!ack.ok) throw new Error(`subscribe failed: ${JSON.stringify(ack)}`);
       }
-    }
+    };
+    await Promise.all(clients.map(enter));
     const roomOf = (n: number): string => (n % 2 === 0 ? 'all' : `room-${n % ROOMS}`);
     const loads = [
       new Load('http', options.httpPerSecond, roomOf, httpSender(haproxy.url)),
@@ -115,27 +121,35 @@ export async function runDeploys(options: DeployOptions): Promise<DeployResult> 
       });
     };
 
+    const terminate = async (pod: Pod): Promise<void> => {
+      await hit('SIGTERM', pod, async () => {
+        const exit = await pod.sigterm();
+        if (exit.code !== 0) throw new Error(`${pod.name} left with ${exit.code ?? exit.signal} after SIGTERM`);
+        await pod.start();
+      });
+      await allBack();
+    };
+    const kill = async (pod: Pod): Promise<void> => {
+      await hit('SIGKILL', pod, async () => {
+        await pod.sigkill();
+        // others are watched without the noise of a starting process
+        await wait(3000);
+      });
+      await pod.start();
+      await allBack();
+    };
+
     await wait(options.calmMs);
     for (let round = 0; round < options.rounds; round++) {
-      for (const pod of pods) {
-        await hit('SIGTERM', pod, async () => {
-          const exit = await pod.sigterm();
-          if (exit.code !== 0) throw new Error(`${pod.name} left with ${exit.code ?? exit.signal} after SIGTERM`);
-          await pod.start();
-        });
-        await allBack();
-        await hit('SIGKILL', pod, async () => {
-          await pod.sigkill();
-          // others are watched without the noise of a starting process
-          await wait(3000);
-        });
-        await pod.start();
-        await allBack();
+      for (const [n, pod] of pods.entries()) {
+        const isBoth = options.eachPod === 'terminated and killed';
+        if (isBoth || n % 2 === 0) await terminate(pod);
+        if (isBoth || n % 2 === 1) await kill(pod);
       }
       const paused = pods[round % pods.length] as Pod;
-      await hit('SIGSTOP 8 s', paused, async () => {
+      await hit(`SIGSTOP ${options.pausedMs} ms`, paused, async () => {
         paused.pause();
-        await wait(8000);
+        await wait(options.pausedMs);
         paused.resume();
       });
       await allBack();
