@@ -182,8 +182,11 @@ describe('idempotency', () => {
   });
 });
 
-describe('when Redis cannot', () => {
+// these wait more than they work, each at a Redis of its own
+describe.concurrent('when Redis cannot', () => {
   it('refused connections: unavailable in time and certain, and nothing of the outage appears later', async () => {
+    await using redis = await startRedis();
+    await using admin = adminOf(redis.url);
     await using proxy = await startTcpProxy(redis.port);
     await using pod = await startPod('a', { url: `redis://127.0.0.1:${proxy.port}` });
     await pod.append('before');
@@ -219,6 +222,8 @@ describe('when Redis cannot', () => {
   });
 
   it('only the replies are lost: the resend lands once', async () => {
+    await using redis = await startRedis();
+    await using admin = adminOf(redis.url);
     await using proxy = await startTcpProxy(redis.port);
     await using pod = await startPod('a', { url: `redis://127.0.0.1:${proxy.port}` });
     await pod.append('before');
@@ -233,6 +238,8 @@ describe('when Redis cannot', () => {
   });
 
   it('requests that are held up and then let go: none is executed after its caller was told', async () => {
+    await using redis = await startRedis();
+    await using admin = adminOf(redis.url);
     await using proxy = await startTcpProxy(redis.port);
     await using pod = await startPod('a', { url: `redis://127.0.0.1:${proxy.port}` });
     await pod.append('before');
@@ -248,6 +255,8 @@ describe('when Redis cannot', () => {
   });
 
   it('out of memory: unavailable at once and certain; Redis with room again takes appends', async () => {
+    await using redis = await startRedis();
+    await using admin = adminOf(redis.url);
     await using pod = await startPod('a', { url: redis.url });
     await pod.append('before');
     await admin.config('SET', 'maxmemory', '1');
@@ -308,6 +317,8 @@ describe('when Redis cannot', () => {
   });
 
   it('a wrong type under the log’s key is an operator’s error: told at once, not retried', async () => {
+    await using redis = await startRedis();
+    await using admin = adminOf(redis.url);
     await using pod = await startPod('a', { url: redis.url });
     await pod.append('before');
     await admin.set(KEYS.producers, 'a string');
@@ -317,6 +328,8 @@ describe('when Redis cannot', () => {
   });
 
   it('a reply that was lost before such an error leaves the outcome unknown, also to whoever is told', async () => {
+    await using redis = await startRedis();
+    await using admin = adminOf(redis.url);
     await using proxy = await startTcpProxy(redis.port);
     await using pod = await startPod('a', { url: `redis://127.0.0.1:${proxy.port}` });
     await pod.append('before');
@@ -330,7 +343,10 @@ describe('when Redis cannot', () => {
     expect(await outcome).toMatchObject({ code: 'internal', mayHaveHappened: true });
     expect(pod.counts.of('log_appends_refused_total{unknown}')).toBe(1);
   });
+});
 
+// these work so hard that nothing else can be timed beside them
+describe('more than can wait', () => {
   it('64 MB wait and no more: the rest is overloaded at once', async () => {
     await using proxy = await startTcpProxy(redis.port);
     await using pod = await startPod('a', { url: `redis://127.0.0.1:${proxy.port}` });
