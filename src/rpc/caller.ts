@@ -29,7 +29,7 @@ const BATCH = 100;
 /** After Redis came back, a method that is missing counts as away for that long: whoever has it writes it again. */
 const SETTLE_MS = 3000;
 /** How long a call that has run out waits to hear whether it had begun. */
-const LAST_WORD_MS = 300;
+const LAST_WORD_MS = 400;
 
 export interface CallerOptions {
   readonly connection: Connection;

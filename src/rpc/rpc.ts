@@ -106,7 +106,7 @@ export class Rpc extends Service {
       onWork: (scope, segment) => this.#owner.ring(scope, segment),
       onGiven: (job) => this.#owner.take(job),
     });
-    meter.gauge({ name: 'rpc_inflight', help: 'Calls that this process waits for.' }, () => this.#caller.pendingCount);
+    meter.gauge({ name: 'rpc_inflight', help: 'Calls that this process waits for.' }, () => this.pendingCount);
     meter.gauge(
       { name: 'rpc_requests_inflight', help: 'Requests that daemons of this process have.' },
       () => this.#owner.inFlightCount,
@@ -140,6 +140,11 @@ export class Rpc extends Service {
     inbox.on('rpc-give-up', ({ scope, id, code }) =>
       this.#owner.giveUp(String(scope), String(id), code === 'timeout' ? 'timeout' : 'cancelled'),
     );
+  }
+
+  /** Calls that this process waits for. */
+  get pendingCount(): number {
+    return this.#caller.pendingCount;
   }
 
   // --- calls
