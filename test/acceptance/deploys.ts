@@ -16,10 +16,10 @@ export interface DeployOptions {
   readonly socketPerSecond: number;
   /** Between two faults, ms. */
   readonly calmMs: number;
-  /** Longer than a pod's lease. */
-  readonly pausedMs: number;
-  /** Kills in turn, or each pod both ways. */
-  readonly eachPod: 'terminated or killed' | 'terminated and killed';
+  /** Longer than a pod's lease; default 8 s. */
+  readonly pausedMs?: number;
+  /** In turn, or, by default, each pod both ways. */
+  readonly eachPod?: 'terminated or killed' | 'terminated and killed';
   readonly rounds: number;
 }
 
@@ -54,6 +54,7 @@ const wait = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(
  * pod back before the next: SIGTERM, SIGKILL, SIGSTOP for longer than a lease, a restart of Redis.
  */
 export async function runDeploys(options: DeployOptions): Promise<DeployResult> {
+  const { pausedMs = 8000, eachPod = 'terminated and killed' } = options;
   const startedAt = performance.now();
   // with everysec a killed Redis may forget what it acknowledged: another test shows that every such loss is told
   await using redis = await startRedis({ aof: 'always' });
@@ -142,14 +143,14 @@ export async function runDeploys(options: DeployOptions): Promise<DeployResult> 
     await wait(options.calmMs);
     for (let round = 0; round < options.rounds; round++) {
       for (const [n, pod] of pods.entries()) {
-        const isBoth = options.eachPod === 'terminated and killed';
+        const isBoth = eachPod === 'terminated and killed';
         if (isBoth || n % 2 === 0) await terminate(pod);
         if (isBoth || n % 2 === 1) await kill(pod);
       }
       const paused = pods[round % pods.length] as Pod;
-      await hit(`SIGSTOP ${options.pausedMs} ms`, paused, async () => {
+      await hit(`SIGSTOP ${pausedMs} ms`, paused, async () => {
         paused.pause();
-        await wait(options.pausedMs);
+        await wait(pausedMs);
         paused.resume();
       });
       await allBack();

@@ -4,7 +4,7 @@ import { eventually } from '../harness/poll.js';
 import type { RedisProcess } from '../harness/redis.js';
 import { type ServerProcess, startCluster, startServerProcess, TestClient } from './rig.js';
 
-export const RECOVERY = { connectionStateRecovery: { maxDisconnectionDuration: 60_000 } };
+const RECOVERY = { connectionStateRecovery: { maxDisconnectionDuration: 60_000 } };
 const EVENTS = 500;
 
 const numbers = (count: number): number[] => Array.from({ length: count }, (_, n) => n);
