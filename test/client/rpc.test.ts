@@ -11,7 +11,7 @@ let stack: Stack;
 let haproxy: Haproxy;
 
 beforeAll(async () => {
-  stack = await startStack(2, { env: { HOLDFAST_RPC_GRACE_MS: '3s' } });
+  stack = await startStack(3, { env: { HOLDFAST_RPC_GRACE_MS: '3s', HOLDFAST_DRAIN_MS: '400ms' } });
   haproxy = await startHaproxy({
     backends: stack.pods.map(({ port, opsPort }) => ({ host: '127.0.0.1', port, opsPort })),
   });
@@ -66,26 +66,15 @@ async function failureOf(call: Promise<unknown>): Promise<CallError> {
   throw new Error(`it has a result: ${JSON.stringify(outcome.result)}`);
 }
 
-/** The pod whose series is 1, where it is 0 on the other one. */
+/** The pod whose series is 1, where it is 0 on all others that run, and one of those. */
 async function podsOf(series: string): Promise<{ its: Pod; other: Pod }> {
-  let its = -1;
+  const pods = stack.pods.filter(({ isRunning }) => isRunning);
+  let values: (number | undefined)[] = [];
   await eventually(async () => {
-    const values = (await Promise.all(stack.pods.map((pod) => pod.metrics()))).map((metrics) => metrics.get(series));
-    its = values.indexOf(1);
-    expect(values.toSorted()).toEqual([0, 1]);
+    values = (await Promise.all(pods.map((pod) => pod.metrics()))).map((metrics) => metrics.get(series));
+    expect(values.toSorted()).toEqual([...pods.slice(1).map(() => 0), 1]);
   });
-  return { its: stack.pod(its), other: stack.pod(1 - its) };
-}
-
-/** It is there again afterwards. */
-async function killed(pod: Pod, work: () => Promise<void>): Promise<void> {
-  await pod.sigkill();
-  try {
-    await work();
-  } finally {
-    await pod.start();
-    await eventually(async () => expect(await haproxy.up()).toEqual([true, true]));
-  }
+  return { its: pods[values.indexOf(1)] as Pod, other: pods[values.indexOf(0)] as Pod };
 }
 
 describe('a call', () => {
@@ -236,50 +225,6 @@ describe('a call', () => {
 });
 
 describe('over the end of a connection', () => {
-  test('the kill of the pod of the daemon costs a call nothing, and it runs once', async () => {
-    const token = tokens({ sub: someone() });
-    const told = open(haproxy.url, { token });
-    const { client: daemon } = told;
-    await using _ = daemon;
-    const work = slow(daemon);
-    await work.registration.ready;
-    const { its, other } = await podsOf('holdfast_rpc_registrations');
-    const { client: caller } = open(other.url, { token });
-    await using __ = caller;
-    const result = caller.call('work', { n: 1 });
-    await work.begun();
-    await killed(its, async () => {
-      await lost(told);
-      await daemon.live();
-      work.finish('done');
-      expect(await result).toBe('done');
-      expect(work.calls).toHaveLength(1);
-    });
-  });
-
-  test('the kill of the pod of the caller costs its calls nothing: each has its one result, before and after it is there', async () => {
-    const token = tokens({ sub: someone() });
-    const told = open(haproxy.url, { token });
-    const { client: caller } = told;
-    await using _ = caller;
-    await caller.live();
-    const { its, other } = await podsOf('holdfast_connections');
-    const { client: daemon } = open(other.url, { token });
-    await using __ = daemon;
-    const [early, late] = [slow(daemon, 'early'), slow(daemon, 'late')];
-    await Promise.all([early.registration.ready, late.registration.ready]);
-    const results = Promise.all([caller.call('early'), caller.call('late')]);
-    await Promise.all([early.begun(), late.begun()]);
-    await killed(its, async () => {
-      await lost(told);
-      early.finish('early');
-      await caller.live();
-      late.finish('late');
-      expect(await results).toEqual(['early', 'late']);
-      expect([early.calls.length, late.calls.length]).toEqual([1, 1]);
-    });
-  });
-
   test('a reply that is lost on its way to the caller comes again, and nothing runs twice', async () => {
     await using proxy = await startTcpProxy(stack.pod(0).port);
     await using both = pair(stack.pod(1).url, `http://127.0.0.1:${proxy.port}`);
@@ -525,4 +470,54 @@ test('presence says which devices and methods somebody has, and tells when that 
   await phone.close();
   await eventually(() => expect(told).toContainEqual(phoneIs(false)));
   await expect(phone.presence()).rejects.toMatchObject({ code: 'cancelled' });
+});
+
+/** The last ones, as two of the three pods are gone then. */
+describe('the end of a pod', () => {
+  test.each(['SIGTERM', 'SIGKILL'])(
+    'of a daemon by %s costs a call nothing: it is answered by the one run',
+    async (end) => {
+      const token = tokens({ sub: someone() });
+      const told = open(haproxy.url, { token });
+      const { client: daemon } = told;
+      await using _ = daemon;
+      const work = slow(daemon);
+      await work.registration.ready;
+      const { its, other } = await podsOf('holdfast_rpc_registrations');
+      const { client: caller } = open(other.url, { token });
+      await using __ = caller;
+      const result = caller.call('work', { n: 1 });
+      await work.begun();
+      const exit = end === 'SIGTERM' ? its.sigterm() : its.sigkill();
+      await lost(told);
+      await daemon.live();
+      work.finish('done');
+      expect(await result).toBe('done');
+      expect(work.calls).toHaveLength(1);
+      expect(await exit).toMatchObject(end === 'SIGTERM' ? { code: 0 } : { signal: end });
+      if (end === 'SIGTERM') await its.start();
+    },
+  );
+
+  test('of a caller costs its calls nothing: each has its one result, before and after it is there', async () => {
+    const token = tokens({ sub: someone() });
+    const told = open(haproxy.url, { token });
+    const { client: caller } = told;
+    await using _ = caller;
+    await caller.live();
+    const { its, other } = await podsOf('holdfast_connections');
+    const { client: daemon } = open(other.url, { token });
+    await using __ = daemon;
+    const [early, late] = [slow(daemon, 'early'), slow(daemon, 'late')];
+    await Promise.all([early.registration.ready, late.registration.ready]);
+    const results = Promise.all([caller.call('early'), caller.call('late')]);
+    await Promise.all([early.begun(), late.begun()]);
+    await its.sigkill();
+    await lost(told);
+    early.finish('early');
+    await caller.live();
+    late.finish('late');
+    expect(await results).toEqual(['early', 'late']);
+    expect([early.calls.length, late.calls.length]).toEqual([1, 1]);
+  });
 });
