@@ -148,7 +148,7 @@ export async function runDeploys(options: DeployOptions): Promise<DeployResult> 
         if (isBoth || n % 2 === 1) await kill(pod);
       }
       const paused = pods[round % pods.length] as Pod;
-      await hit(`SIGSTOP ${pausedMs} ms`, paused, async () => {
+      await hit(`SIGSTOP ${pausedMs / 1000} s`, paused, async () => {
         paused.pause();
         await wait(pausedMs);
         paused.resume();
