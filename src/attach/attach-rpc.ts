@@ -57,7 +57,7 @@ export function attachRpc(io: Server | Namespace, redis: unknown, options: Attac
     closing ??= (async () => {
       namespace.off('connection', onConnection);
       const until = performance.now() + drainMs;
-      await Promise.all([...sockets].map((socket) => member.rpc.retire(socket, until)));
+      await Promise.all([...sockets].map((socket) => socket.retire(until)));
       await member.stop();
     })();
     return closing;

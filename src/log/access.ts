@@ -1,4 +1,5 @@
 import { silentMeter } from '../core/ports.js';
+import { RedisClock } from '../redis/clock.js';
 import { Connection } from '../redis/connect.js';
 import type { Keys } from '../redis/keys.js';
 import { EVENTS_TOPIC } from '../wire/event.js';
@@ -8,7 +9,6 @@ import { parseHistory, survivingTail } from './epochs.js';
 import { logMetrics } from './metrics.js';
 import { type Page, readPage } from './page.js';
 import { partitionOf } from './partition-of.js';
-import { RedisClock } from '../redis/clock.js';
 import { parseSavedPosition } from './saved-position.js';
 import { Watermark } from './watermark.js';
 

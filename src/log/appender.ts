@@ -1,12 +1,12 @@
 import { createHash, randomBytes } from 'node:crypto';
 import { RelayError } from '../core/errors.js';
 import { sleep } from '../core/sleep.js';
+import type { RedisClock } from '../redis/clock.js';
 import { type Connection, replyCode } from '../redis/connect.js';
 import type { PartitionKeys } from '../redis/keys.js';
 import { loadScript } from '../redis/script.js';
 import type { Position } from '../wire/position.js';
 import type { LogMetrics } from './metrics.js';
-import type { RedisClock } from '../redis/clock.js';
 import type { Watermark } from './watermark.js';
 
 const APPEND = loadScript(import.meta.url, 'append');

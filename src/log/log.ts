@@ -2,6 +2,7 @@ import { FatalError } from '../core/errors.js';
 import type { Logger, Meter } from '../core/ports.js';
 import { Service } from '../core/service.js';
 import { sleep, within } from '../core/sleep.js';
+import { RedisClock } from '../redis/clock.js';
 import { Connection, type RedisAddress, replyCode } from '../redis/connect.js';
 import type { Keys } from '../redis/keys.js';
 import { loadScript } from '../redis/script.js';
@@ -14,7 +15,6 @@ import { type LogMetrics, logMetrics } from './metrics.js';
 import { type Page, readPage, readRecent } from './page.js';
 import { partitionOf } from './partition-of.js';
 import { BLOCK_MS, Reader, type ReaderHandler } from './reader.js';
-import { RedisClock } from '../redis/clock.js';
 import { Refusals } from './refusals.js';
 import { Watermark } from './watermark.js';
 

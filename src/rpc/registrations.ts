@@ -379,12 +379,23 @@ export class Registrations extends Service {
         rest = [...this.#scopes.keys()];
         perTick = Math.min(MOST_PER_TICK, Math.ceil((rest.length * TICK_MS) / ROUND_MS));
       }
-      const registrations = this.#inScopes(rest.splice(0, perTick));
-      await within(
-        2000,
-        Promise.all([...registrations].map(([daemon, own]) => this.#reassert(daemon, own).catch(() => {}))),
-      );
+      await within(2000, this.#compare(rest.splice(0, perTick))).catch(() => {});
     }
+  }
+
+  async #compare(scopes: readonly string[]): Promise<void> {
+    if (scopes.length === 0) return;
+    const { connection, keys, processId } = this.options;
+    const held = connection.redis.sadd(keys.rpcHeld(processId), ...scopes);
+    const compared = [...this.#inScopes(scopes)].map(async ([daemon, own]) => {
+      const [{ scope }] = own as [Registration];
+      const entries = await connection.redis.hmget(`${keys.rpc(scope)}@reg`, ...own.map(({ segment }) => segment));
+      const missing = own.filter(
+        ({ fence, instance }, index) => entries[index] !== `${fence}|${processId}|${daemon.id}|${instance}`,
+      );
+      await this.#reassert(daemon, missing);
+    });
+    await Promise.all([held, ...compared]);
   }
 
   #inScopes(scopes: readonly string[]): Map<Daemon, Registration[]> {

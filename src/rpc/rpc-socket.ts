@@ -124,6 +124,12 @@ export class RpcSocket implements Daemon {
     }
   }
 
+  /** As `Rpc.retire`. What it served stays in its record: it goes on elsewhere, and may not register again. */
+  async retire(until: number, signal?: AbortSignal): Promise<void> {
+    this.#inherited = this.kept;
+    await this.options.rpc.retire(this, until, { signal });
+  }
+
   /** The connection is gone. `isFinal`: it left on purpose, and what it serves is gone too. */
   async end(isFinal: boolean): Promise<void> {
     if (this.#hasEnded) return;

@@ -34,7 +34,7 @@ export interface RpcOptions {
 }
 
 export interface RetireOptions {
-  readonly signal?: AbortSignal;
+  readonly signal?: AbortSignal | undefined;
   /** It won't come back. */
   readonly isFinal?: boolean;
   /** Also for requests that another one may have. */

@@ -113,7 +113,7 @@ export class SocketServer extends Service {
     const drained = sessions.map(async (session) => {
       if (spreadMs > 0) await sleep(Math.random() * spreadMs, signal);
       // who has requests in work that nobody else may have stays until it has answered them
-      await this.options.rpc.retire(session.rpc, until, { signal });
+      await session.rpc.retire(until, signal);
       this.#sendAway(session);
     });
     await Promise.all(drained);

@@ -25,7 +25,8 @@ for i = 7, #ARGV, 3 do
   if is_there then set = fence
   elseif mode ~= 'new' and fence and tonumber(fence) > tonumber(mine) then set = '0' end
   if set ~= '0' then
-    redis.call('HSET', KEYS[1], method, set .. '|' .. self .. '|' .. daemon .. '|' .. dedupe)
+    local entry = set .. '|' .. self .. '|' .. daemon .. '|' .. dedupe
+    if entry ~= current[i] then redis.call('HSET', KEYS[1], method, entry) end
     if not is_there then
       if process and process ~= '-' then
         send(inboxes, process, '{"type":"rpc-replaced","scope":"' .. scope .. '","method":"' .. method .. '","daemon":"' .. old .. '","fence":"' .. fence .. '"}')
