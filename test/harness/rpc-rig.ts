@@ -147,6 +147,12 @@ export class RpcRig implements AsyncDisposable {
     });
   }
 
+  /** After its exit: same name, same ports. Resolves when the balancer sends clients there. */
+  async startAgain(pod: Pod): Promise<void> {
+    await pod.start().catch(() => pod.ready(BOOT_MS));
+    await this.allUp();
+  }
+
   /** The pods' addresses lead to another Redis from now on; what is open to the old one is cut. */
   async moveTo(redis: RedisProcess): Promise<void> {
     const moved = this.#proxies.map(({ port }) => new TcpProxy(port, redis.port));

@@ -57,7 +57,7 @@ export async function chaos(rig: RpcRig, options: ChaosOptions, seed = 1): Promi
     const { code } = await (signal === 'SIGTERM' ? pod.sigterm() : pod.sigkill());
     if (signal === 'SIGTERM' && code !== 0)
       complaints.push(`${pod.name} left with ${code}:\n${pod.logs.slice(-5).join('\n')}`);
-    await pod.start();
+    await rig.startAgain(pod);
   };
   const acts: Readonly<Record<string, () => Promise<void> | void>> = {
     'pod SIGKILL': () => restarted(any(rig.pods), 'SIGKILL'),
@@ -99,7 +99,7 @@ export async function chaos(rig: RpcRig, options: ChaosOptions, seed = 1): Promi
     for (const pod of rig.pods)
       if (!pod.isRunning) {
         complaints.push(`${pod.name} ended by itself:\n${pod.logs.slice(-5).join('\n')}`);
-        await pod.start();
+        await rig.startAgain(pod);
       }
   }
   await rig.allUp();

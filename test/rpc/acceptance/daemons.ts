@@ -118,7 +118,7 @@ export async function massStorm(
       await daemon.registered({ since: killedAt, only });
       movedDaemons++;
     }
-  await pod?.start();
+  if (pod) await rig.startAgain(pod);
   return { calls: told.length, outcomes: tally(told), slowestMs: slowest(told), movedDaemons };
 }
 

@@ -118,8 +118,7 @@ export async function podGoes(rig: RpcRig, index: number, options: PodGoesOption
   const { exit, exitMs } = await leaving;
   const told = await between.stop();
   const bystanders = { calls: told.length, outcomes: tally(told), slowestMs: slowest(told) };
-  await pod.start();
-  await rig.allUp();
+  await rig.startAgain(pod);
   await parties.leave();
   return { ...gone, bystanders, exit, exitMs, faults: printFaults(await rig.book.check()) };
 }
@@ -170,7 +169,6 @@ export async function callerReturnsLate(rig: RpcRig): Promise<readonly One[]> {
   caller.client.socket.connect();
   for (const told of [await calling, await attached])
     answers.push({ outcome: wordOf(told), ms: told.ms, runs: await rig.book.runsOf(told.call.key) });
-  await pod.start();
-  await rig.allUp();
+  await rig.startAgain(pod);
   return answers;
 }

@@ -95,8 +95,7 @@ async function killAmongThirty(rig: RpcRig): Promise<Tally> {
   await pod.sigkill();
   await eventually(() => load.made > 150, { what: 'calls after the kill' });
   const told = await load.stop();
-  await pod.start();
-  await rig.allUp();
+  await rig.startAgain(pod);
   return tally(told);
 }
 
