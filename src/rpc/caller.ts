@@ -28,6 +28,8 @@ const MAX_WATCH_MS = 1000;
 const BATCH = 100;
 /** After Redis came back, a method that is missing counts as away for that long: whoever has it writes it again. */
 const SETTLE_MS = 3000;
+/** Params of the calls that one caller waits for, in characters: they are kept, for Redis may lose them. */
+const MAX_HELD = 32 * 1024 * 1024;
 /** How long a call that has run out waits to hear whether it had begun. */
 const LAST_WORD_MS = 400;
 
@@ -85,6 +87,8 @@ type CallReply = [
 /** Calls that this process waits for. Each has exactly one outcome, by its deadline. */
 export class Caller {
   readonly #pending = new Map<string, Pending>();
+  /** Characters of params that are kept, by caller. */
+  readonly #held = new Map<string, number>();
   #watching: NodeJS.Timeout | undefined;
   #settledAt = 0;
   #isStopped = false;
@@ -120,6 +124,11 @@ export class Caller {
     const known = this.#pending.get(pendingKey(scope, id));
     // one that was attached to by its id alone says no more here than Redis does
     if (known?.request) return known.hash === hash ? known.outcome : this.#count(failed('conflict'), performance.now());
+    if ((this.#held.get(holderOf(request)) ?? 0) + data.length > MAX_HELD)
+      return this.#count(
+        failed('overloaded', false, `calls with ${MAX_HELD} bytes wait for an answer`),
+        performance.now(),
+      );
     return this.#begin(scope, id, request, segmentOf(request.method), hash, data);
   }
 
@@ -200,6 +209,7 @@ export class Caller {
       watchedAt: startedAt,
     };
     this.#pending.set(key, pending);
+    this.#hold(pending, 1);
     // until Redis has answered; then until the deadline
     const budgetMs = Math.min(BUDGET_MS, request?.timeoutMs ?? BUDGET_MS);
     pending.timer = setTimeout(() => this.#settle(pending, failed('unavailable', pending.mayBeAccepted)), budgetMs);
@@ -216,13 +226,24 @@ export class Caller {
         if (connection.isUp) {
           if (pending.isStock && !(await this.#hasStockWorker(pending)))
             return this.#settle(pending, failed('no_worker'));
-          return this.#onReply(pending, await this.#ask(pending, 'call'));
+          return this.#onReply(pending, await this.#askFirst(pending));
         }
-      } catch (error) {
-        // Redis that refuses has done nothing
-        if (replyCode(error) === '') pending.mayBeAccepted = true;
+      } catch {
+        // asked again
       }
       await (connection.isUp ? sleep(25) : connection.whenUp(100));
+    }
+  }
+
+  async #askFirst(pending: Pending): Promise<CallReply> {
+    const before = pending.mayBeAccepted;
+    pending.mayBeAccepted = true;
+    try {
+      return await this.#ask(pending, 'call');
+    } catch (error) {
+      // Redis that refuses has done nothing
+      if (replyCode(error) !== '') pending.mayBeAccepted = before;
+      throw error;
     }
   }
 
@@ -333,9 +354,18 @@ export class Caller {
   #settle(pending: Pending, outcome: Outcome): void {
     if (this.#pending.get(pending.key) !== pending) return;
     this.#pending.delete(pending.key);
+    this.#hold(pending, -1);
     clearTimeout(pending.timer);
     this.#count(outcome, pending.startedAt);
     pending.resolve(outcome);
+  }
+
+  #hold({ request, data }: Pending, sign: 1 | -1): void {
+    if (!request) return;
+    const holder = holderOf(request);
+    const held = (this.#held.get(holder) ?? 0) + sign * data.length;
+    if (held > 0) this.#held.set(holder, held);
+    else this.#held.delete(holder);
   }
 
   #count(outcome: Outcome, startedAt: number): Outcome {
@@ -404,8 +434,8 @@ export class Caller {
 
   /** Redis does not know a call that it had accepted: it lost it. It is made again, marked with whoever may have it. */
   async #restore(pending: Pending): Promise<void> {
-    // whoever made it restores it
-    if (!pending.request) return this.#settle(pending, failed('worker_lost', true));
+    // whoever made it restores it; what a stock worker has in work is not known
+    if (!pending.request || pending.isStock) return this.#settle(pending, failed('worker_lost', true));
     if (pending.deadlineAt - performance.now() < MARGIN_MS) return;
     try {
       this.#onReply(pending, await this.#ask(pending, 'again'));
@@ -413,6 +443,10 @@ export class Caller {
       // the next look
     }
   }
+}
+
+function holderOf({ tenant, caller }: CallRequest): string {
+  return `${tenant} ${caller}`;
 }
 
 function pendingKey(scope: string, id: string): string {

@@ -22,6 +22,8 @@ export const OWNER_SCRIPTS: readonly Script[] = [PICK, FINISH, REQUEUE];
 const BATCH = 64;
 /** Answers kept for a job that may be picked up again, and their bytes. */
 const MAX_REMEMBERED = 10_000;
+/** Requests of which this process knows that it sent them. */
+const MAX_SENT = 100_000;
 const MAX_REMEMBERED_BYTES = 64 * 1024 * 1024;
 
 export interface OwnerOptions {
@@ -107,7 +109,7 @@ export class Owner {
   /** Answers to be told to Redis when it is back. */
   readonly #unreported = new Map<string, { readonly registration: Registration; readonly token: string }>();
   /** Requests sent by this process. A job that is marked as perhaps sent and not among them never was. */
-  readonly #sent = new Map<string, number>();
+  readonly #sent = new Set<string>();
   /** Pick-ups whose reply was lost: their jobs were not sent. */
   readonly #unheard = new Map<string, Registration>();
   /** Told to give up while the pick-up was under way. */
@@ -315,8 +317,8 @@ export class Owner {
       }, leftMs),
     };
     this.#inFlight.set(key, begun);
-    this.#sent.set(key, now + leftMs + KEEP_MS);
-    dropOld(this.#sent);
+    this.#sent.add(key);
+    if (this.#sent.size > MAX_SENT) this.#sent.delete(this.#sent.values().next().value as string);
     const request = {
       id: job.id,
       method,

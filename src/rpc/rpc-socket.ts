@@ -124,6 +124,18 @@ export class RpcSocket implements Daemon {
     }
   }
 
+  /** The client may do less than before: what it may serve no longer is taken from it. */
+  async recheck(): Promise<void> {
+    const { rpc, party } = this.options;
+    const { mayRegister } = party();
+    for (const method of [...this.#methods].filter((name) => !mayRegister(name))) {
+      this.#methods.delete(method);
+      this.#inherited = this.#inherited.filter(([name]) => name !== method);
+      await rpc.unregister(this, method);
+      this.#emit('rpc-unregistered', { method, reason: 'permission_denied' });
+    }
+  }
+
   /** As `Rpc.retire`. What it served stays in its record: it goes on elsewhere, and may not register again. */
   async retire(until: number, signal?: AbortSignal): Promise<void> {
     this.#inherited = this.kept;

@@ -15,7 +15,7 @@ import {
 } from '../../src/rpc/index.js';
 import { Counts } from '../harness/counts.js';
 
-export const PREFIX = 'hf:';
+const PREFIX = 'hf:';
 
 export type Handler = (request: DaemonRequest) => unknown;
 

@@ -300,6 +300,7 @@ export class Commands {
       hub.leave(subscriber, room);
       ephemeral.leave(room);
     }
+    await session.rpc.recheck();
     await session.save();
     return {};
   }

@@ -62,6 +62,7 @@ local function set(name, value)
 end
 if ARGV[19] == '1' then set('idempotent', 1) end
 if wait then set('till', now + wait) end
+if #data > LARGE then set('large', 1) end
 if ARGV[21] ~= '' then
   set('marked', ARGV[20])
   set('fence', ARGV[21])

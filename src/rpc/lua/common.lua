@@ -45,7 +45,7 @@ local function settle(base, scope, method, id, is_result, answer, reason, now, i
   local queue = base .. method .. ':'
   local job = queue .. id
   local waiters = base .. '@rt:' .. id
-  local known = redis.call('HMGET', job, 'dl', 'rt', 'ats', 'more')
+  local known = redis.call('HMGET', job, 'dl', 'rt', 'ats', 'more', 'large')
   local list = 'failed'
   redis.call('DEL', job .. ':lock')
   redis.call('LREM', queue .. 'active', 1, id)
@@ -69,6 +69,9 @@ local function settle(base, scope, method, id, is_result, answer, reason, now, i
     redis.call('PEXPIREAT', job, keep)
     redis.call('PEXPIREAT', base .. '@call:' .. id, keep)
   end
+  -- large ones for a minute only: who asks later hears that it ran
+  if #answer > LARGE then redis.call('PEXPIREAT', job, now + MINUTE) end
+  if known[5] then redis.call('HSET', job, 'data', 'null') end
   local told = {}
   if known[4] then
     told = redis.call('SMEMBERS', waiters)

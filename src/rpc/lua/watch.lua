@@ -36,12 +36,15 @@ for i = 10, #ARGV do
   local id = ARGV[i]
   local job, call = queue .. id, base .. '@call:' .. id
   local known = redis.call('HMGET', job, 'finishedOn', 'returnvalue', 'failure', 'dl', 'till', 'ats', 'timestamp', 'failedReason')
+  local noted = redis.call('HMGET', call, 'hash', 'heard')
   if known[1] then say(id, 'done', ending(known[2], known[3], known[8]))
-  elseif not known[4] or redis.call('HEXISTS', call, 'hash') == 0 then say(id, 'missing', '', '')
+  elseif not known[4] or not noted[1] then say(id, 'missing', '', '')
   else
-    -- its caller has heard of it
-    redis.call('HSET', call, 'heard', 1)
-    redis.call('PEXPIREAT', call, known[4] + MINUTE)
+    if not noted[2] then
+      -- its caller has heard of it
+      redis.call('HSET', call, 'heard', 1)
+      redis.call('PEXPIREAT', call, known[4] + MINUTE)
+    end
     local holder = not is_stock and redis.call('GET', job .. ':lock')
     local holding = holder and string.match(holder, '^([^|]*)|')
     if is_stock then
