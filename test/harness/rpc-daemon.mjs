@@ -46,11 +46,21 @@ function start(settings, { token, methods }, daemon) {
     return answers.get(request.id);
   }
 
+  /** The code of what it was refused with at last. */
+  async function registerOne(method, triesLeft = 20) {
+    const request = { method, ...DEDUPE[kind] };
+    const ack = await socket
+      .timeout(30_000)
+      .emitWithAck('rpc-register', request)
+      .catch((error) => ({ code: String(error) }));
+    if (ack.ok) return [];
+    if (!ack.retryable || triesLeft === 0 || !socket.connected) return [ack.code];
+    await sleep(250);
+    return registerOne(method, triesLeft - 1);
+  }
+
   async function register(names) {
-    const acks = await Promise.allSettled(
-      names.map((method) => socket.timeout(10_000).emitWithAck('rpc-register', { method, ...DEDUPE[kind] })),
-    );
-    const failed = acks.filter(({ value }) => !value?.ok).map(({ value, reason }) => value?.code ?? String(reason));
+    const failed = (await Promise.all(names.map((method) => registerOne(method)))).flat();
     say({ note: 'registered', daemon, failed });
   }
 

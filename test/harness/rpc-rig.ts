@@ -175,7 +175,7 @@ export class RpcRig implements AsyncDisposable {
       ...rest,
     } as const;
     const daemon = this.owns(new RpcDaemon(settings));
-    await daemon.registered();
+    await daemon.registered({ withinMs: BOOT_MS + subs.length * 200 });
     return { daemon, user: subs[0] as string };
   }
 

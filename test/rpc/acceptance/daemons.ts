@@ -115,7 +115,7 @@ export async function massStorm(
   let movedDaemons = 0;
   for (const { daemon } of parts)
     for (const { daemon: only } of daemon.notesOf('disconnect', killedAt)) {
-      await daemon.registered({ since: killedAt, only });
+      await daemon.registered({ since: killedAt, only, withinMs: 60_000 });
       movedDaemons++;
     }
   if (pod) await rig.startAgain(pod);
