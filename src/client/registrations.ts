@@ -145,12 +145,11 @@ export class Registrations {
   #answer(request: Request, ack: (answer: unknown) => void): void {
     const { connection } = this.options;
     const { session } = connection;
-    const entry = this.#entries.get(request.method);
-    if (!entry) return ack(failure(`${JSON.stringify(request.method)} is not registered here`).value);
-    const answer = this.#answers.answer(request.id, (signal) => this.#run(entry.handler, request, signal));
-    entry.inWork.add(answer);
+    const { handler = unknownHere, inWork } = this.#entries.get(request.method) ?? {};
+    const answer = this.#answers.answer(request.id, (signal) => this.#run(handler, request, signal));
+    inWork?.add(answer);
     void answer.then(({ value }) => {
-      entry.inWork.delete(answer);
+      inWork?.delete(answer);
       if (session === connection.session) ack(value);
     });
   }
@@ -163,6 +162,10 @@ export class Registrations {
       return failure(textOf(error));
     }
   }
+}
+
+function unknownHere(_params: unknown, { method }: IncomingCall): never {
+  throw new Error(`${JSON.stringify(method)} is not registered here`);
 }
 
 function textOf(error: unknown): string {
