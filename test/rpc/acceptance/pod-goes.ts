@@ -2,10 +2,10 @@ import { expect } from 'vitest';
 import { sleep } from '../../../src/core/sleep.js';
 import type { Exit } from '../../harness/child.js';
 import type { Pod } from '../../harness/pod.js';
-import { eventually } from '../../harness/poll.js';
 import { type Caller, CallLoad, slowest, type Told, tally, wordOf } from '../../harness/rpc-calls.js';
 import { printFaults } from '../../harness/rpc-ledger.js';
 import { type RpcRig, type Spread, someone } from '../../harness/rpc-rig.js';
+import { begun } from './daemons.js';
 
 /** `HOLDFAST_DRAIN_MS` of the rig. */
 const DRAIN_MS = 2000;
@@ -158,8 +158,9 @@ export async function callerReturnsLate(rig: RpcRig): Promise<readonly One[]> {
   caller.client.socket.io.reconnection(false);
   const key = someone('attached');
   const calling = caller.call('work', { user: daemons.userOn(other), ms: 600 });
+  await begun(rig, caller);
   const attached = caller.call('work', { user: daemons.userOn(other), ms: 600, id: key });
-  await eventually(async () => (await rig.book.executions()).length >= 2, { what: 'both handlers to have begun' });
+  await begun(rig, caller);
   await pod.sigkill();
   await sleep(1000); // both have finished by then
   const elsewhere = await rig.caller(caller.user);
