@@ -84,6 +84,7 @@ export class Ephemeral extends Service {
     const { publishing, keys, metrics } = this.options;
     metrics.ephemeral.inc({ kind: 'published' });
     if (!publishing.isUp) throw new RelayError('unavailable');
+    publishing.joinWrites();
     const sent = publishing.redis.publish(keys.ephemeral(room), payload);
     const receivers = await within(PUBLISH_MS, sent).catch(() => undefined);
     if (receivers === undefined) throw new RelayError('unavailable', undefined, { mayHaveHappened: true });

@@ -101,7 +101,7 @@ export class Connection extends EventEmitter<ConnectionEvents> {
   }
 
   async run(script: Script, keys: readonly string[], args: readonly Argument[]): Promise<unknown> {
-    if (this.options.joinsWrites) this.#joinWrites();
+    if (this.options.joinsWrites) this.joinWrites();
     try {
       return await this.#redis.evalsha(script.sha, keys.length, ...keys, ...args);
     } catch (error) {
@@ -110,7 +110,8 @@ export class Connection extends EventEmitter<ConnectionEvents> {
     }
   }
 
-  #joinWrites(): void {
+  /** What is sent from now to the end of this turn of the loop leaves in one write. */
+  joinWrites(): void {
     const stream = this.#redis.stream as Partial<Socket> | undefined;
     if (!stream || this.#joining === stream) return;
     this.#joining = stream;

@@ -1,6 +1,6 @@
-import { createHash } from 'node:crypto';
+import { hash } from 'node:crypto';
 import { RelayError } from '../core/errors.js';
-import { escapePart, isName, scoped } from '../wire/names.js';
+import { escapePart, isName } from '../wire/names.js';
 import { DEFAULT_TIMEOUT_MS, MAX_TIMEOUT_MS } from './settings.js';
 
 /** What a caller asks for, checked. */
@@ -32,14 +32,34 @@ export interface CallName {
 
 /** A scope, and the call's name in it: a job id that BullMQ takes, whatever text the client chose. */
 export function keyOf({ caller, tenant, user, id }: CallName): { readonly scope: string; readonly id: string } {
-  return { scope: scoped(tenant, user), id: digest(`${caller}\0${id}`) };
+  return { scope: scopeOf(tenant, user), id: digest(`${caller}\0${id}`) };
 }
 
 /** A method as part of a key. */
-export const segmentOf = escapePart;
+export const segmentOf = remembered(escapePart);
+
+function scopeOf(tenant: string, user: string): string {
+  return `${segmentOf(tenant)}/${segmentOf(user)}`;
+}
+
+const MAX_ESCAPED = 10_000;
+
+/** Of names that come again and again. */
+function remembered(escape: (name: string) => string): (name: string) => string {
+  const known = new Map<string, string>();
+  return (name) => {
+    let text = known.get(name);
+    if (text === undefined) {
+      text = escape(name);
+      if (known.size >= MAX_ESCAPED) known.clear();
+      known.set(name, text);
+    }
+    return text;
+  };
+}
 
 export function digest(text: string): string {
-  return createHash('sha1').update(text).digest('base64url');
+  return hash('sha1', text, 'base64url');
 }
 
 /** What clients send, as JSON: of a socket, of HTTP. */

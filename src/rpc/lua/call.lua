@@ -67,8 +67,8 @@ if ARGV[21] ~= '' then
   set('marked', ARGV[20])
   set('fence', ARGV[21])
 end
-local is_given = state == 'live' and waiting == 0 and mode ~= 'again' and #data <= LARGE
-  and redis.call('LLEN', queue .. 'active') < tonumber(ARGV[23])
+local active = redis.call('LLEN', queue .. 'active')
+local is_given = state == 'live' and waiting == 0 and mode ~= 'again' and #data <= LARGE and active < tonumber(ARGV[23])
 if is_given then
   set('processedOn', now)
   set('pb', process)
@@ -80,7 +80,7 @@ if is_given then
   local fence, instance = string.match(entry, '^(%d+)|[^|]*|[^|]*|(.*)$')
   redis.call('SET', job .. ':lock', process .. '|' .. daemon .. '|' .. id, 'PX', deadline - now + MINUTE)
   redis.call('LPUSH', queue .. 'active', id)
-  if is_due(now) then redis.call('PEXPIRE', queue .. 'active', IDLE) else redis.call('PEXPIRE', queue .. 'active', IDLE, 'NX') end
+  if active == 0 or is_due(now) then redis.call('PEXPIRE', queue .. 'active', IDLE) end
   redis.call('HSET', KEYS[1], 'hash', hash, 'method', method, 'process', self, 'given', instance)
   redis.call('PEXPIREAT', KEYS[1], deadline + MINUTE)
   if process == self then return { 'new', now, entry, 2, deadline } end

@@ -15,17 +15,18 @@ for _, id in ipairs(ids) do
   local job = queue .. id
   if redis.call('GET', job .. ':lock') == token then
     local call = base .. '@call:' .. id
+    local before = redis.call('HGET', job, 'before')
+    local was_sent = ARGV[5] == '' or (before and before ~= '')
     if ARGV[5] ~= '' then
-      local before = redis.call('HGET', job, 'before')
       if before and before ~= '' then redis.call('HSET', call, 'given', before) else redis.call('HDEL', call, 'given') end
     end
     local till = not process and tonumber(redis.call('HGET', job, 'till') or 0)
-    if ARGV[5] == '2' and redis.call('HEXISTS', call, 'heard') == 0 then
+    if ARGV[5] == '2' and not was_sent and redis.call('HEXISTS', call, 'heard') == 0 then
       redis.call('LREM', queue .. 'active', 1, id)
       redis.call('DEL', job, job .. ':lock', call)
     elseif till and till <= now then
-      local code = ARGV[5] == '' and 'worker_lost' or 'no_worker'
-      if settle(base, scope, method, id, false, failure(code, ARGV[5] == ''), code, now, ARGV[6], ARGV[7]) == 1 then out[#out + 1] = id end
+      local code = was_sent and 'worker_lost' or 'no_worker'
+      if settle(base, scope, method, id, false, failure(code, was_sent), code, now, ARGV[6], ARGV[7]) == 1 then out[#out + 1] = id end
     else
       count = count + 1
       put_back(queue, id)
