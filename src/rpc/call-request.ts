@@ -45,12 +45,12 @@ function scopeOf(tenant: string, user: string): string {
 const MAX_ESCAPED = 10_000;
 
 /** Of names that come again and again. */
-function remembered(escape: (name: string) => string): (name: string) => string {
+function remembered(shape: (name: string) => string): (name: string) => string {
   const known = new Map<string, string>();
   return (name) => {
     let text = known.get(name);
     if (text === undefined) {
-      text = escape(name);
+      text = shape(name);
       if (known.size >= MAX_ESCAPED) known.clear();
       known.set(name, text);
     }
