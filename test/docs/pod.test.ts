@@ -121,7 +121,11 @@ test('the ACL of docs/operations.md is enough for all that a relay does', async 
       headers: { authorization: `Bearer ${TEST_API_KEY}`, 'content-type': 'application/json' },
       body: JSON.stringify(body),
     }).then(({ status }) => status);
-  const other = await startPod({ redisUrl: url, name: 'short-lived', env: { HOLDFAST_LOG_TRIM_MS: '100' } });
+  const other = await startPod({
+    redisUrl: url,
+    name: 'short-lived',
+    env: { HOLDFAST_LOG_TRIM_MS: '100', HOLDFAST_RPC_STOCK_METHODS: 'default/media/*' },
+  });
   try {
     await using client = await connect(pod.url, { token: await token({ sub: 'ada', caps: ALL_CAPS }) });
     const { position } = await client.subscribe('news');
@@ -133,12 +137,34 @@ test('the ACL of docs/operations.md is enough for all that a relay does', async 
     const history = await fetch(`${pod.url}/v1/history/news`, { headers: { authorization: `Bearer ${TEST_API_KEY}` } });
     expect(history.status).toBe(200);
 
+    // calls: of a daemon on either pod, and of a stock worker that isn't there
+    await using daemon = await connect(other.url, { token: await token({ sub: 'ada', caps: ALL_CAPS }) });
+    daemon.socket.on('rpc-request', ({ method }, answer) => method === 'echo' && answer('echo'));
+    for (const method of ['echo', 'hang', 'gone'])
+      expect(await daemon.socket.emitWithAck('rpc-register', { method })).toEqual({ ok: true });
+    expect(await daemon.socket.emitWithAck('rpc-unregister', { method: 'gone' })).toEqual({ ok: true });
+    const call = { method: 'hang', id: 'given-up' };
+    expect(await client.socket.emitWithAck('rpc-call', { method: 'echo' })).toEqual({ ok: true, result: 'echo' });
+    const hanging = client.socket.emitWithAck('rpc-call', call);
+    const attached = daemon.socket.emitWithAck('rpc-attach', call);
+    await eventually(async () => (await client.socket.emitWithAck('rpc-cancel', call)).ok === true);
+    expect(await hanging).toMatchObject({ code: 'cancelled' });
+    expect(await attached).toMatchObject({ ok: false });
+    expect(await client.socket.emitWithAck('presence-get', {})).toMatchObject({ methods: ['echo', 'hang'] });
+    const absent = await fetch(`${other.url}/v1/rpc/media/resize`, {
+      method: 'POST',
+      headers: { authorization: `Bearer ${TEST_API_KEY}` },
+    });
+    expect(await absent.json()).toMatchObject({ code: 'no_worker' });
+
     const env = cleanEnv({ REDIS_URL: url });
     for (const args of [
       ['publish', 'news', 'hello'],
       ['tail', '--from', 'earliest', '--no-follow'],
       ['topics', 'describe'],
       ['groups', 'describe'],
+      ['rpc', 'call', 'ada', 'echo'],
+      ['rpc', 'methods', 'ada'],
     ])
       expect(await run(args, env)).toMatchObject({ code: 0, err: '' });
 

@@ -1,4 +1,5 @@
 import { expect, test } from 'vitest';
+import { RPC_COMMANDS } from '../../src/rpc/index.js';
 import { isName, isPublishableEvent } from '../../src/wire/names.js';
 import { codes, filesIn, read, table } from './markdown.js';
 
@@ -11,13 +12,19 @@ const doc = read('docs/protocol.md');
 test('docs/protocol.md lists what a client can send', () => {
   const rows = table('docs/protocol.md', ['event', 'payload', 'ack']);
   const documented = rows.flatMap((row) => codes(row.event as string));
-  expect(documented.sort()).toEqual(all('src/gateway/socket/commands.ts', /(?:listen|inTurn)\('([\w-]+)'/g).sort());
+  const real = all('src/gateway/socket/commands.ts', /(?:listen|inTurn)\('([\w-]+)'/g);
+  expect(documented.sort()).toEqual([...real, ...RPC_COMMANDS].sort());
 });
 
 test("docs/protocol.md lists the relay's own events", () => {
   const rows = table('docs/protocol.md', ['event', 'payload']);
   const documented = rows.flatMap((row) => codes(row.event as string));
-  expect(documented.sort()).toEqual(inGateway(/'(holdfast:[a-z]+)'/g).sort());
+  const ofCalls = all('src/rpc/rpc-socket.ts', /emit\('(rpc-[a-z]+)'/g);
+  // these two have the name of what they confirm
+  expect(read('src/rpc/rpc-socket.ts')).toMatch(/emit\(`\$\{command\}ed`/);
+  const confirming = ['rpc-registered', 'rpc-unregistered'];
+  const real = new Set([...inGateway(/'(holdfast:[a-z]+)'/g), ...ofCalls, ...confirming]);
+  expect(documented.sort()).toEqual([...real].sort());
 });
 
 test('docs/protocol.md lists every code that comes with holdfast:closing', () => {

@@ -4,7 +4,7 @@ import { block, filesIn, read } from './markdown.js';
 /** Methods of a client of ioredis that are no commands. */
 const NO_COMMANDS = new Set(['on', 'connect', 'disconnect', 'evalsha', 'call', 'callBuffer']);
 /** With a subcommand each. */
-const CONTAINERS = new Set(['xgroup', 'xinfo', 'config', 'memory', 'client']);
+const CONTAINERS = new Set(['xgroup', 'xinfo', 'config', 'memory', 'client', 'script']);
 /** What ioredis says at every connect, and what a URL with a database needs. `client|setinfo` has no name on Redis 7.0. */
 const HANDSHAKE = ['auth', 'select', 'client|setname', 'info'];
 
@@ -27,13 +27,13 @@ function inScripts(): string[] {
 function inModules(): string[] {
   const paths = filesIn('src', '.ts').filter((path) => !path.startsWith('src/embedded/') && !isOfBridge(path));
   const method = /\bredis\s*\.([a-zA-Z]+)\(\s*(?:'([A-Z]+)')?/g;
-  const raw = /\bcallBuffer\(\s*'([A-Z]+)'/g;
+  const raw = /\bcall(?:Buffer)?\(\s*'([A-Z]+)'(?:, '([A-Z]+)')?/g;
   return paths.flatMap((path) => {
     const text = read(path);
     const methods = [...text.matchAll(method)].filter((match) => !NO_COMMANDS.has(match[1] as string));
     return [
       ...methods.map((match) => named(match[1] as string, match[2])),
-      ...[...text.matchAll(raw)].map((match) => (match[1] as string).toLowerCase()),
+      ...[...text.matchAll(raw)].map((match) => named(match[1] as string, match[2])),
     ];
   });
 }
