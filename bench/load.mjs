@@ -22,7 +22,9 @@ let members = [];
 /** Beside what is right: how often an ack, an answer or an event was not. */
 const wrong = [];
 const latencies = { keepAlive: [], durable: [], call: [] };
-let sent = { keepAlives: 0, durable: 0, calls: 0 };
+/** Of earlier runs: numbers go on. */
+const sent = { keepAlives: 0, durable: 0, calls: 0 };
+const received = { keepAlives: 0, durable: 0, calls: 0 };
 
 /** Keep-alives and durable events are numbered apart, by room. */
 const KIND = { keepAlive: 0, durable: 1 };
@@ -55,6 +57,7 @@ class Member {
     const kind = n % 2;
     const expected = this.#next[kind]++;
     if (n !== numberOf(kind, expected)) wrong.push(`socket ${this.index}: event ${n}, not ${numberOf(kind, expected)}`);
+    received[kind === KIND.durable ? 'durable' : 'keepAlives']++;
     latencies[kind === KIND.durable ? 'durable' : 'keepAlive'].push(nowUs() - at);
   }
 }
@@ -97,6 +100,7 @@ async function call(k) {
     params,
     timeoutMs: CALL_TIMEOUT_MS,
   });
+  received.calls++;
   latencies.call.push(nowUs() - params.at);
   check('call', ack);
   if (ack.ok && (ack.result?.n !== k || ack.result.at !== params.at))
@@ -124,27 +128,29 @@ answer({
       name: `news-${room}`,
       publisher: members.find(({ index }) => index % rooms === room),
     }));
-    const paced = (perSecond, send) =>
-      pace(seconds * perSecond, perSecond, (from, to) => {
-        for (let k = from; k < to; k++) watch(send(k));
+    const paced = (kind, perSecond, send) => {
+      const begin = sent[kind];
+      sent[kind] += seconds * perSecond;
+      return pace(seconds * perSecond, perSecond, (from, to) => {
+        for (let k = from; k < to; k++) watch(send(begin + k));
       });
+    };
+    for (const kind in latencies) latencies[kind] = [];
     const startedAt = nowUs();
-    await Promise.all([paced(keepAlives, beat), paced(durable, (k) => publish(k, own)), paced(calls, call)]);
+    await Promise.all([
+      paced('keepAlives', keepAlives, beat),
+      paced('durable', durable, (k) => publish(k, own)),
+      paced('calls', calls, call),
+    ]);
     const tookMs = (nowUs() - startedAt) / 1000;
     await Promise.all(pending);
-    sent = { keepAlives: seconds * keepAlives, durable: seconds * durable, calls: seconds * calls };
     return { tookMs };
   },
 
   progress: () => ({
     wrong: wrong.slice(0, 10),
     wrongs: wrong.length,
-    sent,
-    received: {
-      keepAlives: latencies.keepAlive.length,
-      durable: latencies.durable.length,
-      calls: latencies.call.length,
-    },
+    received,
     closed: members.filter(({ client }) => client.isClosed).length,
   }),
 

@@ -18,11 +18,12 @@ const PROFILE = { pods: 2, sockets: 2000, keepAlives: 5000, durable: 180, calls:
 const ROOMS = 200;
 const DAEMONS = 40;
 const SCRAPE_MS = 5000;
+/** A pod that has just started compiles while it works. What it does then must succeed too, but isn't timed. */
+const WARM_UP = { seconds: 10, share: 0.2 } as const;
 
 interface Progress {
   readonly wrong: readonly string[];
   readonly wrongs: number;
-  readonly sent: Counts;
   readonly received: Counts;
   readonly closed: number;
 }
@@ -68,38 +69,54 @@ it(`${PROFILE.sockets} sockets with ${PROFILE.keepAlives} keep-alives, ${PROFILE
   );
   expect(joined.flat()).toEqual([]);
 
+  const progress = () => Promise.all(loads.map((load) => load.ask<Progress>('progress')));
+  const run = async (seconds: number, share: number): Promise<number[]> => {
+    const rates = {
+      keepAlives: half(PROFILE.keepAlives) * share,
+      durable: half(PROFILE.durable) * share,
+      calls: half(PROFILE.calls) * share,
+    };
+    const runs = loads.map((load) => load.ask<{ tookMs: number }>('run', { seconds, ...rates }));
+    return (await Promise.all(runs)).map(({ tookMs }) => tookMs);
+  };
+  const expected = (seconds: number): Counts => ({
+    keepAlives: seconds * PROFILE.keepAlives,
+    durable: seconds * PROFILE.durable * (PROFILE.sockets / ROOMS),
+    calls: seconds * PROFILE.calls,
+  });
+  /** Resolves when everything has arrived, or something has failed. */
+  const arrived = async (seconds: number): Promise<readonly Progress[]> => {
+    let seen: readonly Progress[] = [];
+    const isOver = async (): Promise<boolean> => {
+      seen = await progress();
+      return isDeepStrictEqual(total(seen), expected(seconds)) || seen.some(({ wrongs }) => wrongs > 0);
+    };
+    await eventually(isOver, { withinMs: 20_000, what: 'all deliveries' });
+    return seen;
+  };
+  const expectAll = (seen: readonly Progress[], seconds: number): void => {
+    expect(seen.map(({ wrongs, wrong, closed }) => ({ wrongs, wrong, closed }))).toEqual(
+      loads.map(() => ({ wrongs: 0, wrong: [], closed: 0 })),
+    );
+    expect(total(seen)).toEqual(expected(seconds));
+  };
+  const warmUpSeconds = WARM_UP.seconds * WARM_UP.share;
+  await run(WARM_UP.seconds, WARM_UP.share);
+  expectAll(await arrived(warmUpSeconds), warmUpSeconds);
+
   const delays = watchLoops(pods);
   const processes = { podA: podA.pid, podB: podB.pid, redis: redis.pid, clientsA: loadA.pid, clientsB: loadB.pid };
   const cpuBefore = await cpuOf(processes);
-  const rates = {
-    keepAlives: half(PROFILE.keepAlives),
-    durable: half(PROFILE.durable),
-    calls: half(PROFILE.calls),
-  };
-  const runs = await Promise.all(
-    loads.map((load) => load.ask<{ tookMs: number }>('run', { seconds: SECONDS, ...rates })),
-  );
+  const runs = await run(SECONDS, 1);
   const cpuAfter = await cpuOf(processes);
   const loopDelaySeconds = await delays.stop();
-
-  const expected = {
-    keepAlives: SECONDS * PROFILE.keepAlives,
-    durable: SECONDS * PROFILE.durable * (PROFILE.sockets / ROOMS),
-    calls: SECONDS * PROFILE.calls,
-  };
-  const progress = () => Promise.all(loads.map((load) => load.ask<Progress>('progress')));
-  const isComplete = async (): Promise<boolean> => {
-    const seen = await progress();
-    return isDeepStrictEqual(total(seen), expected) || seen.some(({ wrongs }) => wrongs > 0);
-  };
-  await eventually(isComplete, { withinMs: 20_000, what: 'all deliveries' });
-  const seen = await progress();
+  const seen = await arrived(warmUpSeconds + SECONDS);
   const latencies = await Promise.all(loads.map((load) => load.ask<Latencies>('latencies')));
   const figures = {
     profile: PROFILE,
     seconds: SECONDS,
-    tookMs: Math.round(Math.max(...runs.map(({ tookMs }) => tookMs))),
-    received: expected,
+    tookMs: Math.round(Math.max(...runs)),
+    received: expected(SECONDS),
     latencyMs: Object.fromEntries(
       (['keepAlive', 'durable', 'call'] as const).map((kind) => [kind, quantiles(latencies.map((all) => all[kind]))]),
     ),
@@ -112,10 +129,7 @@ it(`${PROFILE.sockets} sockets with ${PROFILE.keepAlives} keep-alives, ${PROFILE
     ),
   };
   console.log(JSON.stringify(figures, null, 2));
-  expect(seen.map(({ wrongs, wrong, closed }) => ({ wrongs, wrong, closed }))).toEqual(
-    loads.map(() => ({ wrongs: 0, wrong: [], closed: 0 })),
-  );
-  expect(total(seen)).toEqual(expected);
+  expectAll(seen, warmUpSeconds + SECONDS);
   // what was planned was sent in its time, not later at another rate
   expect(figures.tookMs).toBeLessThan(SECONDS * 1000 * 1.02 + 500);
   if (SECONDS === FULL_SECONDS) await recordEvidence('production-profile', figures);
