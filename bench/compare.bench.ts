@@ -72,13 +72,14 @@ it('Holdfast beside its alternatives', async () => {
         failures.push(error);
       }
     }
-    if (settings.isWriting && failures.length === 0 && isWhole(table)) await write(table, figures, rounds);
+    if (settings.isWriting && failures.length === 0 && isWhole(table)) await write(table, figures);
   }
   if (failures.length > 0) throw new AggregateError(failures, `${failures.length} parts failed`);
 });
 
-async function write(table: Table, figures: readonly Figure[], rounds: number): Promise<void> {
+async function write(table: Table, figures: readonly Figure[]): Promise<void> {
   await recordEvidence(table.name, figures);
+  const rounds = Math.max(...figures.flatMap(({ samples }) => Object.values(samples).map(({ length }) => length)));
   const machine = `Medians of ${rounds} rounds on ${cpus().length} shared cores with Node ${process.version.slice(1)}, made by \`BENCH_WRITE=1 npm run bench\`.`;
   const rows = figures.filter(({ isDetail }) => !isDetail);
   writeBetweenMarkers(new URL('../README.md', import.meta.url), table.name, `${machine}\n\n${markdown(table, rows)}`);
