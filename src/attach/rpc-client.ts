@@ -72,6 +72,8 @@ export function clientOf(member: RpcProcess, tenant: string, caller: string): Rp
       signal?.throwIfAborted();
       const by = { caller, tenant, user: readName('user', user) };
       const request = readCall({ ...options, method, params }, by, () => `c-${randomUUID()}`);
+      // what it takes to connect is not the call's
+      await within(START_MS, member.start()).catch(() => {});
       const calling = rpc.call(request);
       const giveUp = (): void => void rpc.cancel(request);
       signal?.addEventListener('abort', giveUp, { once: true });

@@ -36,6 +36,7 @@ const LIMITS: { readonly [K in keyof RpcSettings]: readonly [min: number, max: n
 export class RpcProcess extends Service {
   readonly rpc: Rpc;
   readonly #pods: Pods;
+  #isStopping = false;
 
   /**
    * @param forWhom the function that was given all this, for an error's text
@@ -69,10 +70,11 @@ export class RpcProcess extends Service {
 
   protected async onStart(): Promise<void> {
     await this.#pods.start();
-    await this.rpc.start();
+    if (!this.#isStopping) await this.rpc.start();
   }
 
   protected async onStop(): Promise<void> {
+    this.#isStopping = true;
     await this.rpc.stop();
     await this.#pods.stop();
   }

@@ -75,6 +75,11 @@ export class Keys {
     return `${this.prefix}rpc:{${scope}}:`;
   }
 
+  /** What a key begins with that says that a process was buried; the process id and `}` follow. */
+  get rpcBuried(): string {
+    return `${this.prefix}rpc-buried:{`;
+  }
+
   /** Set: scopes in which this process has registered methods. */
   rpcHeld(processId: string): string {
     return `${this.prefix}rpc-held:{${processId}}`;

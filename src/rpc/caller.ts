@@ -413,6 +413,7 @@ export class Caller {
       pods.mayJudge ? LEASE_MS : '',
       keys.inboxes,
       watched[0]?.isStock ? '1' : '',
+      keys.rpcBuried,
       ...watched.map(({ id }) => id),
     ];
     let reply: (string | number)[];

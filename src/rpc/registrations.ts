@@ -9,7 +9,7 @@ import { scoped } from '../wire/names.js';
 import { segmentOf } from './call-request.js';
 import { type Daemon, type Dedupe, instanceOf } from './daemon.js';
 import type { RpcMetrics } from './metrics.js';
-import { BUDGET_MS, type RpcSettings } from './settings.js';
+import { BUDGET_MS, KEEP_MS, MAX_TIMEOUT_MS, type RpcSettings } from './settings.js';
 
 const REGISTER = loadScript(import.meta.url, 'register', ['common']);
 const RELEASE = loadScript(import.meta.url, 'release', ['common']);
@@ -191,6 +191,8 @@ export class Registrations extends Service {
 
   /** Writes all of it again, where nobody newer has it: after a pause, another Redis, a wiped one. */
   async reassertAll(): Promise<void> {
+    const { connection, keys, processId } = this.options;
+    await connection.redis.del(`${keys.rpcBuried}${processId}}`).catch(() => 0);
     for (const scopes of chunks([...this.#scopes.keys()], MOST_PER_TICK)) {
       const registrations = this.#inScopes(scopes);
       await Promise.all([...registrations].map(([daemon, own]) => this.#reassert(daemon, own).catch(() => {})));
@@ -205,6 +207,7 @@ export class Registrations extends Service {
       await Promise.all(
         scopes.map((scope) => connection.run(BURY, [`${keys.rpc(scope)}@reg`], [process, lastSeen, settings.graceMs])),
       );
+    await connection.redis.set(`${keys.rpcBuried}${process}}`, 1, 'PX', MAX_TIMEOUT_MS + KEEP_MS);
     await connection.redis.unlink(held);
   }
 

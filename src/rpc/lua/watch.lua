@@ -1,7 +1,7 @@
 -- Looks after calls of one method that are taking long: tells of ended ones, and mends what a death or a lost message left.
 -- KEYS 1 registry  2 processes (of another slot)
 -- ARGV 1 base  2 scope  3 method  4 process  5 grace, ms  6 wait for a first worker, ms  7 lease, ms, if this process may judge, else ''
---      8 inboxes  9 '1' = stock BullMQ Workers serve it  10… ids
+--      8 inboxes  9 '1' = stock BullMQ Workers serve it  10 what a mark of a buried process begins with  11… ids
 -- → {now, 1 = ring here, id, 'done', 1 = result, answer | id, 'missing', '', '' …}: only of calls about which there is something to say
 local CHECK_FOR = 3000 -- ms of its age in which a worker is asked whether it has it
 local base, scope, method, self = unpack(ARGV, 1, 4)
@@ -23,7 +23,8 @@ local function is_dead(other)
   if not lease or other == self then return false end
   local ends = redis.call('ZSCORE', KEYS[2], other)
   if ends then return tonumber(ends) < now end
-  return redis.call('EXISTS', inboxes .. other .. '}') == 0
+  -- one that was buried is in no list any more, and its inbox may outlive it
+  return redis.call('EXISTS', ARGV[10] .. other .. '}') == 1 or redis.call('EXISTS', inboxes .. other .. '}') == 0
 end
 
 if state == 'live' and is_dead(process) then
@@ -32,7 +33,7 @@ if state == 'live' and is_dead(process) then
   state, process = 'away', now
 end
 
-for i = 10, #ARGV do
+for i = 11, #ARGV do
   local id = ARGV[i]
   local job, call = queue .. id, base .. '@call:' .. id
   local known = redis.call('HMGET', job, 'finishedOn', 'returnvalue', 'failure', 'dl', 'till', 'ats', 'timestamp', 'failedReason')
