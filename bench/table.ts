@@ -26,7 +26,7 @@ export function markdown(table: Table, figures: readonly Figure[]): string {
 
 function beside(table: Table, figure: Figure): string {
   const value = ratio(figure);
-  if (value === undefined || !figure.peer) return digits(value ?? Number.NaN);
+  if (value === undefined || !Number.isFinite(value) || !figure.peer) return digits(value ?? Number.NaN);
   return `${digits(value)} × ${new Map(table.columns).get(figure.peer)}`;
 }
 

@@ -1,5 +1,6 @@
 import { Redis } from 'ioredis';
 import { cpuSeconds } from '../../test/harness/cpu.js';
+import { eventually } from '../../test/harness/poll.js';
 import { startRedis } from '../../test/harness/redis.js';
 import type { Bench, Figure } from '../figures.js';
 import { Worker } from '../worker.js';
@@ -7,6 +8,7 @@ import { Worker } from '../worker.js';
 const DAEMONS = 10_000;
 const METHODS = 10;
 const IDLE_MS = 10_000;
+const LOOK_MS = 1000;
 const FEW_METHODS = 100;
 const MANY_METHODS = 10_000;
 /** Of one daemon; the relay lets a socket serve that many. */
@@ -139,12 +141,22 @@ async function info(redis: Redis, section: string, field: string): Promise<numbe
   return Number(new RegExp(`^${field}:(\\d+)`, 'm').exec(text)?.[1]);
 }
 
-/** Beside the one that asks. */
+/** Beside the one that asks; of a process that has opened all that it opens, so that two looks find the same. */
 async function countClients(url: string): Promise<number> {
   using redis = connectTo(url);
-  return (
+  const look = async (): Promise<number> =>
     String(await redis.client('LIST'))
       .trim()
-      .split('\n').length - 1
+      .split('\n').length - 1;
+  let last = -1;
+  await eventually(
+    async () => {
+      const before = last;
+      last = await look();
+      if (last !== before) await new Promise((resolve) => setTimeout(resolve, LOOK_MS));
+      return last === before;
+    },
+    { withinMs: 20_000, what: 'the number of connections to be settled' },
   );
+  return last;
 }
