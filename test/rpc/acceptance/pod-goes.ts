@@ -29,13 +29,15 @@ interface One {
 export interface PodGone {
   /** A daemon that deduplicates within its process. */
   readonly instance: One;
-  /** One that says it remembers for good. */
+  /** One that says it remembers for good, and that trusts in its recovery: it registers at its first connect only. */
   readonly durable: One;
   readonly raw: One;
   /** A call that is idempotent, to a raw daemon. */
   readonly idempotent: One;
   /** Of a caller whose own pod goes. */
   readonly ownPod: One;
+  /** Of the daemon that did not register again, when all is over. */
+  readonly later: string;
   /** Calls between the two other pods, over all the time. */
   readonly bystanders: {
     readonly calls: number;
@@ -59,7 +61,7 @@ export class Parties {
 
   static async gather(rig: RpcRig, reconnectionDelayMs = 400): Promise<Parties> {
     const instance = await rig.daemonPerPod({ kind: 'instance', reconnectionDelayMs });
-    const durable = await rig.daemonPerPod({ kind: 'durable', reconnectionDelayMs });
+    const durable = await rig.daemonPerPod({ kind: 'durable', registers: 'once', reconnectionDelayMs });
     const raw = await rig.daemonPerPod({ kind: 'raw', reconnectionDelayMs });
     return new Parties(rig, instance, durable, raw, await rig.callerPerPod());
   }
@@ -110,17 +112,18 @@ export async function podGoes(rig: RpcRig, index: number, options: PodGoesOption
   };
   const gone = {
     instance: await one(calls.instance, instance),
-    durable: await one(calls.durable, durable),
+    durable: await one(calls.durable),
     raw: await one(calls.raw, raw),
     idempotent: await one(calls.idempotent, raw),
     ownPod: await one(calls.ownPod),
   };
   const { exit, exitMs } = await leaving;
   const told = await between.stop();
+  const later = await from.call('work', { user: durable.userOn(pod) });
   const bystanders = { calls: told.length, outcomes: tally(told), slowestMs: slowest(told) };
   await rig.startAgain(pod);
   await parties.leave();
-  return { ...gone, bystanders, exit, exitMs, faults: printFaults(await rig.book.check()) };
+  return { ...gone, later: wordOf(later), bystanders, exit, exitMs, faults: printFaults(await rig.book.check()) };
 }
 
 /** What must hold of each such run. Times are loose by what a busy machine needs. */
@@ -132,6 +135,7 @@ export function expectSurvived(gone: PodGone, { handlerMs, afterMs, signal }: Po
     raw: { outcome: 'worker_lost', mayHaveRun: true, runs: 1 },
     idempotent: { outcome: 'ok' },
     ownPod: once,
+    later: 'ok',
     faults: '',
     exit: signal === 'SIGTERM' ? { code: 0 } : { signal },
   });
