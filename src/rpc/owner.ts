@@ -5,10 +5,11 @@ import type { Connection } from '../redis/connect.js';
 import { replyCode } from '../redis/connect.js';
 import type { Keys } from '../redis/keys.js';
 import { loadScript, type Script } from '../redis/script.js';
-import { type Daemon, type DaemonAnswer, mayHaveAgain } from './daemon.js';
+import { type Daemon, mayHaveAgain } from './daemon.js';
+import { type Ending, endingOf, failureEnding, RememberedEndings } from './ending.js';
 import type { RpcMetrics } from './metrics.js';
-import { type Outcome, outcomeOf, type StoredFailure } from './outcome.js';
-import { decodePayload, encodePayload } from './payload.js';
+import { type Outcome, outcomeOf } from './outcome.js';
+import { decodePayload } from './payload.js';
 import type { Registration, Registrations } from './registrations.js';
 import { KEEP_MS, MARGIN_MS, MAX_ATTEMPTS, type RpcSettings } from './settings.js';
 
@@ -20,11 +21,8 @@ export const OWNER_SCRIPTS: readonly Script[] = [PICK, FINISH, REQUEUE];
 
 /** Jobs that one script picks up at most. */
 const BATCH = 64;
-/** Answers kept for a job that may be picked up again, and their bytes. */
-const MAX_REMEMBERED = 10_000;
 /** Requests of which this process knows that it sent them. */
 const MAX_SENT = 100_000;
-const MAX_REMEMBERED_BYTES = 64 * 1024 * 1024;
 
 export interface OwnerOptions {
   readonly connection: Connection;
@@ -84,12 +82,11 @@ interface InFlight {
   readonly timer: NodeJS.Timeout;
 }
 
-/** How a job ended, as it is stored. */
-interface Ending {
-  readonly isResult: boolean;
-  /** JSON. */
-  readonly answer: string;
-  readonly reason: string;
+interface Unreported {
+  readonly registration: Registration;
+  readonly token: string;
+  readonly ending: Ending;
+  readonly endsAt: number;
 }
 
 interface Load {
@@ -103,11 +100,9 @@ interface Load {
 export class Owner {
   readonly #inFlight = new Map<string, InFlight>();
   readonly #loads = new Map<string, Load>();
-  /** Answers: a job may come again that Redis lost, or was not told the end of. */
-  readonly #remembered = new Map<string, { readonly ending: Ending; readonly until: number }>();
-  #rememberedBytes = 0;
-  /** Answers to be told to Redis when it is back. */
-  readonly #unreported = new Map<string, { readonly registration: Registration; readonly token: string }>();
+  readonly #remembered = new RememberedEndings();
+  /** Endings to be told to Redis when it is back. */
+  readonly #unreported = new Map<string, Unreported>();
   /** Requests sent by this process. A job that is marked as perhaps sent and not among them never was. */
   readonly #sent = new Set<string>();
   /** Pick-ups whose reply was lost: their jobs were not sent. */
@@ -151,6 +146,7 @@ export class Owner {
     void this.#pickUntilEmpty(registration);
   }
 
+  /** A call that was given to a daemon of this process as it was made. What has no place, or comes too late, goes to the queue. */
   take({ scope, segment, id, fence, daemon, notAfter, ...job }: GivenJob): void {
     const { registrations, processId, clock, settings } = this.options;
     const token = `${processId}|${daemon}|${id}`;
@@ -289,7 +285,7 @@ export class Owner {
     }
     const finish = (ending: Ending): void => void this.#report(key, registration, token, ending);
     const remembered = this.#remembered.get(key);
-    if (remembered) return finish(remembered.ending);
+    if (remembered) return finish(remembered);
     if (this.#givenUp.delete(key)) return finish(failureEnding('cancelled', false));
     const { daemon, instance, method } = registration;
     const wasSent = job.before !== '';
@@ -370,15 +366,15 @@ export class Owner {
     const base = keys.rpc(scope);
     const { isResult, answer, reason } = ending;
     const args = [base, scope, segment, id, token, isResult ? '1' : '0', answer, reason, keys.inboxes, processId];
-    this.#remember(key, ending, endsAt);
+    this.#remembered.set(key, ending, endsAt);
     try {
       const code = await connection.run(FINISH, [`${base}${segment}:${id}:lock`], args);
       this.#unreported.delete(key);
       if (code === 1) onAnswer(scope, id, outcomeOf(isResult, JSON.parse(answer)));
       else if (code !== 0) metrics.late.inc();
     } catch (error) {
-      if (this.#isStopped || performance.now() > endsAt + KEEP_MS) return;
-      this.#unreported.set(key, { registration, token });
+      if (this.#isStopped || performance.now() > endsAt + KEEP_MS) return void this.#unreported.delete(key);
+      this.#unreported.set(key, { registration, token, ending, endsAt });
       // one that refuses (full, read-only) does so for a while; one that is gone says when it is back
       if (replyCode(error) !== '') setTimeout(() => this.#reportAgain(key), 250).unref();
     }
@@ -386,25 +382,9 @@ export class Owner {
 
   #reportAgain(key: string): void {
     const unreported = this.#unreported.get(key);
-    const remembered = this.#remembered.get(key);
-    if (!unreported || !remembered) return void this.#unreported.delete(key);
-    void this.#report(key, unreported.registration, unreported.token, remembered.ending, remembered.until - KEEP_MS);
-  }
-
-  #remember(key: string, ending: Ending, endsAt: number): void {
-    this.#forgetAnswer(key);
-    this.#remembered.set(key, { ending, until: endsAt + KEEP_MS });
-    this.#rememberedBytes += ending.answer.length;
-    for (const [old, { until }] of this.#remembered) {
-      const isFull = this.#remembered.size > MAX_REMEMBERED || this.#rememberedBytes > MAX_REMEMBERED_BYTES;
-      if (until > performance.now() && !isFull) break;
-      this.#forgetAnswer(old);
-    }
-  }
-
-  #forgetAnswer(key: string): void {
-    this.#rememberedBytes -= this.#remembered.get(key)?.ending.answer.length ?? 0;
-    this.#remembered.delete(key);
+    if (!unreported) return;
+    const { registration, token, ending, endsAt } = unreported;
+    void this.#report(key, registration, token, ending, endsAt);
   }
 
   #letGo(key: string, flight: InFlight): void {
@@ -454,21 +434,6 @@ export class Owner {
 
 function keyOf(scope: string, id: string): string {
   return `${scope} ${id}`;
-}
-
-function endingOf(answer: DaemonAnswer, maxBytes: number): Ending {
-  if (!answer.ok) return failureEnding('handler_error', true, answer.error);
-  try {
-    return { isResult: true, answer: encodePayload(answer.result, maxBytes), reason: '' };
-  } catch (error) {
-    const { code, message } = error as { code: StoredFailure['code']; message: string };
-    return failureEnding(code === 'payload_too_large' ? code : 'handler_error', true, message);
-  }
-}
-
-function failureEnding(code: StoredFailure['code'], mayHaveRun: boolean, error?: string): Ending {
-  const stored: StoredFailure = { code, mayHaveRun, ...(error !== undefined && { error: error.slice(0, 4000) }) };
-  return { isResult: false, answer: JSON.stringify(stored), reason: stored.error ?? code };
 }
 
 /** Ends of life, in the order in which they were set: the first are the oldest, nearly. */
