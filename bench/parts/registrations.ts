@@ -100,13 +100,13 @@ async function connections(bench: Bench): Promise<Figure[]> {
     const each = Math.min(methods, MOST_METHODS);
     await pod.ask('register', { daemons: methods / each, methods: each });
     await pod.ask('check', { methods: each });
-    return countClients(server.url);
+    return await countClients(server.url);
   };
   const stock = async (methods: number): Promise<number> => {
     await using server = await startRedis({ aof: 'off' });
     await using process = new Worker('bullmq', 'rpc-queues.mjs', [JSON.stringify({ redisUrl: server.url })]);
     await process.ask('serve', { methods });
-    return countClients(server.url);
+    return await countClients(server.url);
   };
   const withStock = bench.callSides.includes('bullmq');
   const one = await ours(1);
