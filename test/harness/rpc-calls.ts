@@ -1,3 +1,4 @@
+import { appendFileSync } from 'node:fs';
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -54,6 +55,11 @@ export class CallBook implements AsyncDisposable {
 
   get file(): string {
     return join(this.#folder, 'executions');
+  }
+
+  /** Of a daemon in this very process. */
+  noteRun({ id, params, attempt }: { id: string; params: { key?: string }; attempt: number }): void {
+    appendFileSync(this.file, `${params.key ?? '-'} ${attempt} ${process.pid} ${id} ${Date.now()}\n`);
   }
 
   async executions(): Promise<Execution[]> {

@@ -4,7 +4,7 @@ import { type Told, tally } from '../../harness/rpc-calls.js';
 import { type RpcRig, someone } from '../../harness/rpc-rig.js';
 import { ALL_CAPS, token } from '../../harness/token.js';
 
-export function percentile(values: readonly number[], share: number): number {
+function percentile(values: readonly number[], share: number): number {
   const sorted = [...values].sort((a, b) => a - b);
   return sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * share))] ?? Number.NaN;
 }

@@ -50,7 +50,7 @@ export interface PodGone {
 }
 
 /** The daemons and callers of such a run, which serve for many: one of each kind on each pod. */
-export class Parties {
+class Parties {
   private constructor(
     readonly rig: RpcRig,
     readonly instance: Spread,

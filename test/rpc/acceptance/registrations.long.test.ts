@@ -1,5 +1,6 @@
 import { expect, it } from 'vitest';
 import { recordEvidence } from '../../harness/evidence.js';
+import { printFaults } from '../../harness/rpc-ledger.js';
 import { RpcRig } from '../../harness/rpc-rig.js';
 import { callAbsent, registerInTheSameTick } from './calls.js';
 import { SCENARIOS } from './registrations.js';
@@ -11,7 +12,9 @@ it('20 of 20: no call fails in any of the eight ways of registering', async () =
   const results: { name: string; outcomes: Readonly<Record<string, number>> }[] = [];
   for (const { name, run } of SCENARIOS)
     for (let round = 0; round < ROUNDS; round++) results.push({ name, outcomes: await run(rig) });
-  await recordEvidence('rpc-registrations', { rounds: ROUNDS, results });
+  const faults = printFaults(await rig.book.check());
+  await recordEvidence('rpc-registrations', { rounds: ROUNDS, results, faults });
+  expect(faults).toBe('');
   for (const { name, outcomes } of results) expect([name, Object.keys(outcomes)]).toEqual([name, ['ok']]);
 });
 

@@ -36,7 +36,10 @@ async function serve(rig: RpcRig, sub: string): Promise<Socket> {
   });
   rig.owns({ [Symbol.asyncDispose]: async () => void socket.disconnect() });
   socket.on('connect', () => socket.emit('rpc-register', { method: 'work' }));
-  socket.on('rpc-request', ({ params }, ack) => ack(params));
+  socket.on('rpc-request', (request, ack) => {
+    rig.book.noteRun(request);
+    ack(request.params);
+  });
   return socket;
 }
 
@@ -103,7 +106,9 @@ async function startSession(rig: RpcRig): Promise<Tally> {
   const machine = someone('machine');
   const host = await serve(rig, machine);
   host.off('rpc-request');
-  host.on('rpc-request', async ({ params }, ack) => {
+  host.on('rpc-request', async (request, ack) => {
+    rig.book.noteRun(request);
+    const { params } = request;
     const session = await serve(rig, params.session);
     session.once('rpc-registered', () => ack({ key: params.key }));
   });
