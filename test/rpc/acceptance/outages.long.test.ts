@@ -17,7 +17,7 @@ import {
   WIPED,
 } from './outages.js';
 
-const ROUNDS = 5;
+const ROUNDS = Number(process.env.LONG_ROUNDS ?? 5);
 
 /** Each outage in these lengths, `ROUNDS` times. */
 const CASES: readonly (readonly [Outage, readonly number[]])[] = [
