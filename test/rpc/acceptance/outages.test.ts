@@ -18,7 +18,8 @@ describe('every call has one outcome, and nothing that was refused runs later, w
   let rig: RpcRig;
   let parties: Parties;
   beforeAll(async () => {
-    rig = await RpcRig.start({ redis: { aof: 'everysec' } });
+    // a grace that is over before the stall is: whoever took its silence for a death would lose what is in work
+    rig = await RpcRig.start({ redis: { aof: 'everysec' }, env: { HOLDFAST_RPC_GRACE_MS: '1000' } });
     parties = await gather(rig);
   });
   afterAll(() => rig?.[Symbol.asyncDispose]());
