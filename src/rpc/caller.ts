@@ -1,6 +1,5 @@
 import { sleep, within } from '../core/sleep.js';
 import type { InboxMessage, Pods } from '../pods/index.js';
-import { LEASE_MS } from '../pods/index.js';
 import { learnTime, type RedisClock } from '../redis/clock.js';
 import { type Connection, replyCode } from '../redis/connect.js';
 import type { Keys } from '../redis/keys.js';
@@ -30,6 +29,8 @@ const BATCH = 100;
 const SETTLE_MS = 3000;
 /** Params of the calls that one caller waits for, in characters: they are kept, for Redis may lose them. */
 const MAX_HELD = 32 * 1024 * 1024;
+/** Less than a lease lives after its last renewal. */
+const JUDGE_MS = 1000;
 /** How long a call that has run out waits to hear whether it had begun. */
 const LAST_WORD_MS = 400;
 
@@ -248,7 +249,7 @@ export class Caller {
   }
 
   async #ask(pending: Pending, mode: 'call' | 'again'): Promise<CallReply> {
-    const { connection, keys, processId, settings, clock, pods } = this.options;
+    const { connection, keys, processId, settings, clock } = this.options;
     const { scope, id, request, segment, hash, data, startedAt } = pending;
     const now = performance.now();
     if (!clock.isKnown) await learnTime(connection, clock);
@@ -270,7 +271,7 @@ export class Caller {
       settings.graceMs,
       request?.waitForWorkerMs ?? '',
       Math.max(settings.absentGraceMs, isSettling ? SETTLE_MS : 0),
-      pods.mayJudge ? LEASE_MS : '',
+      this.#judgesUntil,
       keys.inboxes,
       settings.maxQueued,
       request?.method ?? '',
@@ -289,6 +290,12 @@ export class Caller {
     const { settings, stock } = this.options;
     const hasWorker = await stock.follow(scope, request?.method ?? '');
     return hasWorker || (request?.waitForWorkerMs ?? settings.absentGraceMs) > 0;
+  }
+
+  /** A script that waits in a Redis that stands still must not judge by leases that nobody could renew. */
+  get #judgesUntil(): number | '' {
+    const { pods, clock } = this.options;
+    return pods.mayJudge ? clock.at() + JUDGE_MS : '';
   }
 
   #onReply(pending: Pending, [code, now, a, b, deadline, segment]: CallReply): void {
@@ -401,7 +408,7 @@ export class Caller {
   }
 
   async #watch(scope: string, segment: string, watched: readonly Pending[]): Promise<void> {
-    const { connection, keys, processId, settings, pods, onWork } = this.options;
+    const { connection, keys, processId, settings, onWork } = this.options;
     const base = keys.rpc(scope);
     const args = [
       base,
@@ -410,7 +417,7 @@ export class Caller {
       processId,
       settings.graceMs,
       settings.absentGraceMs,
-      pods.mayJudge ? LEASE_MS : '',
+      this.#judgesUntil,
       keys.inboxes,
       watched[0]?.isStock ? '1' : '',
       keys.rpcBuried,

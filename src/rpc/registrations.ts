@@ -205,7 +205,9 @@ export class Registrations extends Service {
     const held = keys.rpcHeld(process);
     for (const scopes of chunks(await connection.redis.smembers(held), MOST_PER_TICK))
       await Promise.all(
-        scopes.map((scope) => connection.run(BURY, [`${keys.rpc(scope)}@reg`], [process, lastSeen, settings.graceMs])),
+        scopes.map((scope) =>
+          connection.run(BURY, [`${keys.rpc(scope)}@reg`, keys.processes], [process, lastSeen, settings.graceMs]),
+        ),
       );
     await connection.redis.set(`${keys.rpcBuried}${process}}`, 1, 'PX', MAX_TIMEOUT_MS + KEEP_MS);
     await connection.redis.unlink(held);

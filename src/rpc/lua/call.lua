@@ -4,7 +4,7 @@
 -- ARGV 1 base  2 scope  3 method  4 id  5 payload hash, '' = attach to whatever has this id  6 'again' = accepted before, and gone
 --      7 not after, Redis ms  8 time-out, ms  9 caller's process  10 caller's own daemon, '' = none
 --      11 grace of a worker that is away, ms  12 wait for a worker at most, ms, '' = by the grace  13 wait for a first worker, ms
---      14 lease, ms, if this process may judge others, else ''  15 inboxes  16 most waiting jobs
+--      14 until when this process may judge others, Redis ms; '' = it may not  15 inboxes  16 most waiting jobs
 --      17 job's name  18 data  19 '1' = idempotent  20 instance that may have it  21 fence at which that was
 --      22 '1' = stock BullMQ Workers serve it  23 most jobs of the method that are given at once
 -- → {'new', now, entry, 0 | 1 = ring here | 2 = it is given to a worker here, deadline}
@@ -42,6 +42,7 @@ if known[1] then
   if known[3] and mode ~= 'again' then return { 'lost', now } end
   if hash == '' then return { 'unknown', now } end
 end
+local may_judge = ARGV[14] ~= '' and now <= tonumber(ARGV[14])
 local entry = not is_stock and redis.call('HGET', KEYS[2], method)
 local state, process, daemon = worker(entry, now, KEYS[3], tonumber(ARGV[14]))
 local wait = tonumber(ARGV[12])
@@ -91,7 +92,7 @@ if is_given then
   -- that process has no inbox (any more)
   put_back(queue, id)
   redis.call('HDEL', KEYS[1], 'given')
-  if ARGV[14] ~= '' then redis.call('HSET', KEYS[2], method, fence .. '|-|' .. now .. '|' .. instance) end
+  if may_judge then redis.call('HSET', KEYS[2], method, fence .. '|-|' .. now .. '|' .. instance) end
   return { 'new', now, entry, 0, deadline }
 end
 redis.call('LPUSH', queue .. 'wait', id)

@@ -7,6 +7,7 @@
 local MINUTE = 60000
 local IDLE = 15 * MINUTE -- an idle queue's keys
 local OLD = 11 * MINUTE -- no call is kept longer after its end
+local LEASE = 3000 -- ms, of a process; as src/pods has it
 local LARGE = 8192 -- bytes of params or of a result that an inbox carries
 
 local function redis_ms()
@@ -28,14 +29,14 @@ local function ring(inboxes, process, scope, method)
 end
 
 -- Whether somebody can take a call now. → 'live', process, daemon | 'away', since | 'absent'
--- A process is judged by its lease only where `lease` is given, in ms.
-local function worker(entry, now, processes, lease)
+-- A process is judged by its lease only up to `judges_until`: a script that waited in a Redis that stood still finds all of them gone.
+local function worker(entry, now, processes, judges_until)
   if not entry then return 'absent' end
   local process, rest = string.match(entry, '^%d+|([^|]*)|([^|]*)')
   if process == '-' then return 'away', tonumber(rest) end
-  if lease then
+  if judges_until and now <= judges_until then
     local ends = redis.call('ZSCORE', processes, process)
-    if ends and tonumber(ends) < now then return 'away', tonumber(ends) - lease end
+    if ends and tonumber(ends) < now then return 'away', tonumber(ends) - LEASE end
   end
   return 'live', process, rest
 end

@@ -1,17 +1,17 @@
 -- Looks after calls of one method that are taking long: tells of ended ones, and mends what a death or a lost message left.
 -- KEYS 1 registry  2 processes (of another slot)
--- ARGV 1 base  2 scope  3 method  4 process  5 grace, ms  6 wait for a first worker, ms  7 lease, ms, if this process may judge, else ''
+-- ARGV 1 base  2 scope  3 method  4 process  5 grace, ms  6 wait for a first worker, ms  7 until when this process may judge others, Redis ms; '' = it may not
 --      8 inboxes  9 '1' = stock BullMQ Workers serve it  10 what a mark of a buried process begins with  11… ids
 -- → {now, 1 = ring here, id, 'done', 1 = result, answer | id, 'missing', '', '' …}: only of calls about which there is something to say
 local CHECK_FOR = 3000 -- ms of its age in which a worker is asked whether it has it
 local base, scope, method, self = unpack(ARGV, 1, 4)
 local grace, first, inboxes = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[8]
-local lease = tonumber(ARGV[7])
 local is_stock = ARGV[9] == '1'
 local queue = base .. method .. ':'
 local now = redis_ms()
 local entry = redis.call('HGET', KEYS[1], method)
-local state, process, daemon = worker(entry, now, KEYS[2], lease)
+local may_judge = ARGV[7] ~= '' and now <= tonumber(ARGV[7])
+local state, process, daemon = worker(entry, now, KEYS[2], tonumber(ARGV[7]))
 local out = { now, 0 }
 local must_ring = false
 
@@ -20,7 +20,7 @@ local function say(id, what, a, b)
 end
 
 local function is_dead(other)
-  if not lease or other == self then return false end
+  if not may_judge or other == self then return false end
   local ends = redis.call('ZSCORE', KEYS[2], other)
   if ends then return tonumber(ends) < now end
   -- one that was buried is in no list any more, and its inbox may outlive it
