@@ -16,7 +16,7 @@ it('calls outlive the SIGKILL of their daemon’s or their caller’s pod, and o
 });
 
 it('calls outlive the SIGTERM of their daemon’s or their caller’s pod, which leaves within its grace', async () => {
-  const options = { handlerMs: 3500, afterMs: 500, signal: 'SIGTERM' } as const;
+  const options = { handlerMs: 3200, afterMs: 400, signal: 'SIGTERM' } as const;
   expectSurvived(await podGoes(rig, 1, options), options);
 });
 
