@@ -6,7 +6,7 @@ import type { Keys } from '../redis/keys.js';
 import { loadScript, type Script } from '../redis/script.js';
 import { type CallName, type CallRequest, digest, keyOf, segmentOf } from './call-request.js';
 import type { RpcMetrics } from './metrics.js';
-import { type Failure, failed, failureOf, type Outcome, outcomeOf } from './outcome.js';
+import { type Failure, failed, failureOf, type Outcome, outcomeOf, outcomeOfText } from './outcome.js';
 import type { GivenJob } from './owner.js';
 import { encodePayload } from './payload.js';
 import { BUDGET_MS, MARGIN_MS, MAX_TIMEOUT_MS, type RpcSettings } from './settings.js';
@@ -29,6 +29,9 @@ const BATCH = 100;
 const SETTLE_MS = 3000;
 /** Params of the calls that one caller waits for, in characters: they are kept, for Redis may lose them. */
 const MAX_HELD = 32 * 1024 * 1024;
+/** Equal to nobody's: what it marks goes to nobody who can't have it twice. */
+const UNKNOWN_INSTANCE = '?';
+const UNKNOWN_FENCE = '0';
 /** Less than a lease lives after its last renewal. */
 const JUDGE_MS = 1000;
 /** How long a call that has run out waits to hear whether it had begun. */
@@ -60,7 +63,7 @@ interface Pending {
   readonly hash: string;
   readonly data: string;
   /** Stock BullMQ Workers serve it. */
-  readonly isStock: boolean;
+  isStock: boolean;
   readonly startedAt: number;
   readonly outcome: Promise<Outcome>;
   readonly resolve: (outcome: Outcome) => void;
@@ -71,8 +74,9 @@ interface Pending {
   isAccepted: boolean;
   /** It was sent, and the answer was lost: Redis may have it. */
   mayBeAccepted: boolean;
-  /** The registry's entry when it was accepted. */
-  worker: string;
+  /** Who may have had it, should Redis lose it: `instance` and the fence of its registration, as far as they are known. */
+  instance: string;
+  fence: string;
   watchedAt: number;
 }
 
@@ -125,17 +129,24 @@ export class Caller {
     const known = this.#pending.get(pendingKey(scope, id));
     // one that was attached to by its id alone says no more here than Redis does
     if (known?.request) return known.hash === hash ? known.outcome : this.#count(failed('conflict'), performance.now());
+    if (this.#isStopped) return this.#count(failed('unavailable'), performance.now());
     if ((this.#held.get(holderOf(request)) ?? 0) + data.length > MAX_HELD)
       return this.#count(
         failed('overloaded', false, `calls with ${MAX_HELD} bytes wait for an answer`),
         performance.now(),
       );
-    return this.#begin(scope, id, request, segmentOf(request.method), hash, data);
+    const outcome = this.#begin(scope, id, request, segmentOf(request.method), hash, data);
+    if (known) {
+      clearTimeout(known.timer);
+      void outcome.then(known.resolve);
+    }
+    return outcome;
   }
 
   /** The outcome of a call that was made before, here or elsewhere, while it is known. */
   attach(name: CallName): Promise<Outcome> {
     const { scope, id } = keyOf(name);
+    if (this.#isStopped) return Promise.resolve(failed('unavailable'));
     return this.#pending.get(pendingKey(scope, id))?.outcome ?? this.#begin(scope, id, undefined, '', '', '');
   }
 
@@ -147,7 +158,7 @@ export class Caller {
     const pending = this.#pending.get(pendingKey(scope, id));
     if (!pending) return true;
     const [what, a, b] = said;
-    if (what === 'done') this.#settle(pending, outcomeOf(a === 1, JSON.parse(String(b))));
+    if (what === 'done') this.#settle(pending, outcomeOfText(a === 1, String(b)));
     else if (what === 'ended') this.#settle(pending, failed('cancelled', a === 1));
     else this.#settle(pending, failed('cancelled', what === 'active' || pending.isAccepted));
     return true;
@@ -198,7 +209,7 @@ export class Caller {
       segment,
       hash,
       data,
-      isStock: request !== undefined && this.options.stock.isStock(request.tenant, request.user, request.method),
+      isStock: this.options.stock.isStock(scope, segment),
       startedAt,
       outcome,
       resolve,
@@ -206,7 +217,8 @@ export class Caller {
       timer: undefined,
       isAccepted: false,
       mayBeAccepted: false,
-      worker: '',
+      instance: '',
+      fence: '',
       watchedAt: startedAt,
     };
     this.#pending.set(key, pending);
@@ -222,7 +234,7 @@ export class Caller {
   /** Asks until Redis has answered or the caller has been told: what is asked again is the same call. */
   async #accept(pending: Pending): Promise<void> {
     const { connection } = this.options;
-    while (this.#pending.get(pending.key) === pending) {
+    while (this.#pending.get(pending.key) === pending && !connection.isClosed) {
       try {
         if (connection.isUp) {
           if (pending.isStock && !(await this.#hasStockWorker(pending)))
@@ -255,7 +267,6 @@ export class Caller {
     if (!clock.isKnown) await learnTime(connection, clock);
     const base = keys.rpc(scope);
     const isSettling = now < this.#settledAt;
-    const [workerFence = '', , , workerInstance = ''] = mode === 'again' ? pending.worker.split('|') : [];
     const notAfter = clock.at() + Math.ceil(mode === 'again' ? BUDGET_MS : startedAt + BUDGET_MS - now);
     const args = [
       base,
@@ -277,8 +288,8 @@ export class Caller {
       request?.method ?? '',
       data,
       request?.isIdempotent ? '1' : '',
-      workerInstance,
-      workerFence,
+      mode === 'again' ? pending.instance : '',
+      mode === 'again' ? pending.fence : '',
       pending.isStock ? '1' : '',
       settings.inFlight,
     ];
@@ -286,9 +297,9 @@ export class Caller {
   }
 
   /** Whether to make the call at all. Its end is heard from now on. */
-  async #hasStockWorker({ scope, request }: Pending): Promise<boolean> {
+  async #hasStockWorker({ scope, segment, request }: Pending): Promise<boolean> {
     const { settings, stock } = this.options;
-    const hasWorker = await stock.follow(scope, request?.method ?? '');
+    const hasWorker = await stock.follow(scope, segment);
     return hasWorker || (request?.waitForWorkerMs ?? settings.absentGraceMs) > 0;
   }
 
@@ -300,45 +311,67 @@ export class Caller {
 
   #onReply(pending: Pending, [code, now, a, b, deadline, segment]: CallReply): void {
     this.options.clock.learn(now);
-    if (this.#pending.get(pending.key) !== pending) return;
+    if (this.#pending.get(pending.key) !== pending) {
+      // its caller was told that it may have been taken: a worker here must not begin it now
+      if (code === 'new' && b === 2) this.#give(pending, String(a), deadline ?? now, 0);
+      return;
+    }
     switch (code) {
       case 'new':
+        this.#accepted(pending, (deadline ?? now) - now);
+        return this.#hand(pending, String(a), Number(b), deadline ?? now);
       case 'live':
-        pending.segment = segment ?? pending.segment;
-        return this.#accepted(pending, String(a), Number(b), deadline ?? now, now);
+        if (a !== '') Object.assign(pending, { instance: String(a), fence: UNKNOWN_FENCE });
+        if (segment !== undefined) this.#know(pending, segment);
+        return this.#accepted(pending, (deadline ?? now) - now);
       case 'done':
-        return this.#settle(pending, outcomeOf(a === 1, JSON.parse(String(b))));
+        return this.#settle(pending, outcomeOfText(a === 1, String(b)));
       case 'lost':
         return this.#settle(pending, failed('worker_lost', true));
       case 'cancelled':
-        return this.#settle(pending, failed('cancelled'));
+        return this.#settle(pending, failed('cancelled', a === 1));
       case 'self':
         return this.#settle(pending, failed('bad_request', false, 'Cannot call RPC on the same socket'));
       case 'unknown':
         return this.#settle(pending, failed('bad_request', false, 'no such call, or it ended more than a minute ago'));
       case 'late':
-        // the estimate of Redis's time was too late: it has been learnt anew
-        return void this.#accept(pending);
+        // the estimate of Redis's time was too late, and has been learnt anew; one that is made again has its next look
+        return pending.isAccepted ? undefined : void this.#accept(pending);
       default:
         return this.#settle(pending, failed(code as Failure['code']));
     }
   }
 
-  /** `here`: 1 = it waits for a daemon of this process, 2 = that has been given it. Both times in Redis ms. */
-  #accepted(pending: Pending, worker: string, here: number, deadline: number, now: number): void {
-    const leftMs = deadline - now;
+  #accepted(pending: Pending, leftMs: number): void {
     pending.isAccepted = true;
-    if (worker !== '') pending.worker = worker;
     pending.deadlineAt = performance.now() + leftMs;
     clearTimeout(pending.timer);
     pending.timer = setTimeout(() => void this.#expire(pending), leftMs);
-    const { scope, segment, id } = pending;
-    if (here === 1) this.options.onWork(scope, segment);
-    if (here !== 2) return;
-    const [fence = '', , daemon = ''] = worker.split('|');
-    const isIdempotent = pending.request?.isIdempotent === true;
-    const params: unknown = JSON.parse(pending.data);
-    this.options.onGiven({ scope, segment, id, fence, daemon, deadline, notAfter: deadline, isIdempotent, params });
+  }
+
+  /** Of one attached by its id alone. */
+  #know(pending: Pending, segment: string): void {
+    const { stock } = this.options;
+    pending.segment = segment;
+    pending.isStock = stock.isStock(pending.scope, segment);
+    if (pending.isStock) void stock.follow(pending.scope, segment).catch(() => {});
+  }
+
+  /** `where`: 0 = it waits, 1 = for a daemon of this process, 2 = it is given to one of this process, 3 = to one elsewhere. */
+  #hand(pending: Pending, entry: string, where: number, deadline: number): void {
+    const [fence = '', , , instance = ''] = entry.split('|');
+    // one that waits may be picked up by anybody before the first look
+    pending.instance = where >= 2 ? instance : UNKNOWN_INSTANCE;
+    pending.fence = fence || UNKNOWN_FENCE;
+    if (where === 1) this.options.onWork(pending.scope, pending.segment);
+    if (where === 2) this.#give(pending, entry, deadline, deadline);
+  }
+
+  #give({ scope, segment, id, request, data }: Pending, entry: string, deadline: number, notAfter: number): void {
+    const [fence = '', , daemon = ''] = entry.split('|');
+    const isIdempotent = request?.isIdempotent === true;
+    const params: unknown = JSON.parse(data);
+    this.options.onGiven({ scope, segment, id, fence, daemon, deadline, notAfter, isIdempotent, params });
   }
 
   // --- ending
@@ -347,7 +380,7 @@ export class Caller {
     const said = await within(LAST_WORD_MS, this.#giveUp(pending.scope, pending.id, 'timeout')).catch(() => undefined);
     if (this.#pending.get(pending.key) !== pending) return;
     const [what, a, b] = said ?? ['unknown'];
-    if (what === 'done') return this.#settle(pending, outcomeOf(a === 1, JSON.parse(String(b))));
+    if (what === 'done') return this.#settle(pending, outcomeOfText(a === 1, String(b)));
     this.#settle(pending, failed('timeout', what === 'ended' ? a === 1 : true));
   }
 
@@ -435,7 +468,8 @@ export class Caller {
       const [id, what, isResult, answer] = reply.slice(at, at + 4);
       const pending = this.#pending.get(pendingKey(scope, String(id)));
       if (!pending) continue;
-      if (what === 'done') this.#settle(pending, outcomeOf(isResult === 1, JSON.parse(String(answer))));
+      if (what === 'done') this.#settle(pending, outcomeOfText(isResult === 1, String(answer)));
+      else if (what === 'given') Object.assign(pending, { instance: String(isResult), fence: String(answer) });
       else await this.#restore(pending);
     }
   }

@@ -57,6 +57,17 @@ export function outcomeOf(isResult: boolean, answer: unknown): Outcome {
   return failed(code, mayHaveRun, error);
 }
 
+/** From the JSON that Redis holds; a stock worker of another language may have left what is none. */
+export function outcomeOfText(isResult: boolean, text: string): Outcome {
+  let answer: unknown;
+  try {
+    answer = JSON.parse(text);
+  } catch {
+    answer = text;
+  }
+  return outcomeOf(isResult, answer);
+}
+
 /** A thrown value of a door's own checks as an outcome. */
 export function failureOf(error: unknown): Failure {
   if (!(error instanceof RelayError)) throw error;

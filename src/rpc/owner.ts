@@ -8,10 +8,10 @@ import { loadScript, type Script } from '../redis/script.js';
 import { type Daemon, mayHaveAgain } from './daemon.js';
 import { type Ending, endingOf, failureEnding, RememberedEndings } from './ending.js';
 import type { RpcMetrics } from './metrics.js';
-import { type Outcome, outcomeOf } from './outcome.js';
+import { type Outcome, outcomeOfText } from './outcome.js';
 import { decodePayload } from './payload.js';
 import type { Registration, Registrations } from './registrations.js';
-import { KEEP_MS, MARGIN_MS, MAX_ATTEMPTS, type RpcSettings } from './settings.js';
+import { BUDGET_MS, KEEP_MS, MARGIN_MS, MAX_ATTEMPTS, type RpcSettings } from './settings.js';
 
 const PICK = loadScript(import.meta.url, 'pick', ['common']);
 const FINISH = loadScript(import.meta.url, 'finish', ['common']);
@@ -21,6 +21,8 @@ export const OWNER_SCRIPTS: readonly Script[] = [PICK, FINISH, REQUEUE];
 
 /** Jobs that one script picks up at most. */
 const BATCH = 64;
+/** A job that is given up may be on its way here that long. */
+const GIVEN_UP_MS = 10_000;
 /** Requests of which this process knows that it sent them. */
 const MAX_SENT = 100_000;
 
@@ -82,10 +84,14 @@ interface InFlight {
   readonly timer: NodeJS.Timeout;
 }
 
-interface Unreported {
-  readonly registration: Registration;
+/** The end of a job, for Redis. */
+interface Report {
+  readonly key: string;
+  readonly scope: string;
+  readonly segment: string;
   readonly token: string;
   readonly ending: Ending;
+  /** Monotonic ms. */
   readonly endsAt: number;
 }
 
@@ -102,13 +108,13 @@ export class Owner {
   readonly #loads = new Map<string, Load>();
   readonly #remembered = new RememberedEndings();
   /** Endings to be told to Redis when it is back. */
-  readonly #unreported = new Map<string, Unreported>();
+  readonly #unreported = new Map<string, Report>();
   /** Requests sent by this process. A job that is marked as perhaps sent and not among them never was. */
   readonly #sent = new Set<string>();
   /** Pick-ups whose reply was lost: their jobs were not sent. */
   readonly #unheard = new Map<string, Registration>();
   /** Told to give up while the pick-up was under way. */
-  readonly #givenUp = new Map<string, number>();
+  readonly #givenUp = new Map<string, { readonly code: 'cancelled' | 'timeout'; readonly until: number }>();
   #tokens = 0;
   readonly #retired = new WeakSet<Daemon>();
   #isStopped = false;
@@ -151,7 +157,7 @@ export class Owner {
     const { registrations, processId, clock, settings } = this.options;
     const token = `${processId}|${daemon}|${id}`;
     const registration = registrations.find(scope, segment);
-    const isLate = !clock.isKnown || clock.at() > notAfter;
+    const isLate = !clock.isKnown || clock.at() > Math.min(notAfter, job.deadline);
     if (isLate || registration?.fence !== fence || !this.#mayPick(registration))
       return void this.#putBack(scope, segment, token, id, isLate ? 'late' : 'unsent');
     const load = this.#loadOf(registration.daemon);
@@ -162,10 +168,15 @@ export class Owner {
     this.#begin(keyOf(scope, id), registration, token, { ...job, id, attempt: 1, before: '' }, load);
   }
 
-  /** Whoever made the call asks whether the message that gave it to a daemon here has come. */
+  /** Whoever made the call asks whether the message that gave it to a daemon here has come. Redis says that `token` holds it. */
   check(scope: string, segment: string, id: string, token: string): void {
     const key = keyOf(scope, id);
-    if (!this.#inFlight.has(key) && !this.#remembered.has(key)) void this.#putBack(scope, segment, token, id, 'unsent');
+    const flight = this.#inFlight.get(key);
+    const ending = this.#remembered.get(key);
+    // a Redis that fell back may not know what it was told since
+    if (flight) flight.token = token;
+    else if (ending) void this.#report({ key, scope, segment, token, ending, endsAt: performance.now() });
+    else if (!this.#sent.has(key)) void this.#putBack(scope, segment, token, id, 'unsent');
   }
 
   /** Nobody waits for it. */
@@ -176,8 +187,11 @@ export class Owner {
       flight.registration.daemon.giveUp(id, code);
       return this.#end(key, flight, failureEnding(code, true));
     }
-    this.#givenUp.set(key, performance.now() + 10_000);
-    dropOld(this.#givenUp);
+    this.#givenUp.set(key, { code, until: performance.now() + GIVEN_UP_MS });
+    for (const [old, { until }] of this.#givenUp) {
+      if (until > performance.now()) break;
+      this.#givenUp.delete(old);
+    }
   }
 
   /** The daemon's connection is gone: what it had in work goes to the next one that may have it. */
@@ -246,7 +260,8 @@ export class Owner {
     const { scope, segment, daemon, fence, instance } = registration;
     const base = keys.rpc(scope);
     const token = `${processId}|${daemon.id}|${++this.#tokens}`;
-    const args = [base, segment, `${fence}|${processId}|${daemon.id}`, token, instance, most, processId];
+    const notAfter = clock.at() + BUDGET_MS;
+    const args = [base, segment, `${fence}|${processId}|${daemon.id}`, token, instance, most, processId, notAfter];
     let reply: (string | number)[];
     try {
       reply = (await connection.run(PICK, [`${base}@reg`], args)) as (string | number)[];
@@ -255,6 +270,10 @@ export class Owner {
       throw error;
     }
     if (reply[0] === 'moved') return 0;
+    if (reply[0] === 'late') {
+      clock.learn(Number(reply[1]));
+      return 1;
+    }
     const [, now, left, ...jobs] = reply as [string, number, number, ...(string | number)[]];
     clock.learn(now);
     for (let at = 0; at < jobs.length; at += 8) {
@@ -283,10 +302,13 @@ export class Owner {
       flight.token = token;
       return;
     }
-    const finish = (ending: Ending): void => void this.#report(key, registration, token, ending);
+    const { scope, segment } = registration;
+    const finish = (ending: Ending): void =>
+      void this.#report({ key, scope, segment, token, ending, endsAt: performance.now() });
     const remembered = this.#remembered.get(key);
     if (remembered) return finish(remembered);
-    if (this.#givenUp.delete(key)) return finish(failureEnding('cancelled', false));
+    const givenUp = this.#givenUp.get(key);
+    if (givenUp) return finish(failureEnding(givenUp.code, job.before !== ''));
     const { daemon, instance, method } = registration;
     const wasSent = job.before !== '';
     if (wasSent && !job.isIdempotent && !mayHaveAgain(instance, job.before))
@@ -294,8 +316,10 @@ export class Owner {
     if (job.attempt > MAX_ATTEMPTS) return finish(failureEnding('worker_lost', true));
     if (!registrations.has(registration)) {
       // its connection went while it was picked up
-      return void this.#putBack(registration.scope, registration.segment, token, job.id, 'unsent');
+      return void this.#putBack(scope, segment, token, job.id, 'unsent');
     }
+    // another daemon of this process had it
+    if (flight) this.#unfly(key, flight);
     if (wasSent) this.options.metrics.redelivered.inc();
     const leftMs = job.deadline - clock.at() + MARGIN_MS;
     load.count++;
@@ -332,7 +356,8 @@ export class Owner {
 
   #end(key: string, flight: InFlight, ending: Ending): void {
     this.#unfly(key, flight);
-    void this.#report(key, flight.registration, flight.token, ending, flight.endsAt);
+    const { registration, token, endsAt } = flight;
+    void this.#report({ key, scope: registration.scope, segment: registration.segment, token, ending, endsAt });
   }
 
   #unfly(key: string, { registration: { daemon }, timer }: InFlight): void {
@@ -353,15 +378,9 @@ export class Owner {
     else this.#fill(load);
   }
 
-  async #report(
-    key: string,
-    registration: Registration,
-    token: string,
-    ending: Ending,
-    endsAt = performance.now(),
-  ): Promise<void> {
+  async #report(report: Report): Promise<void> {
     const { connection, keys, processId, onAnswer, metrics } = this.options;
-    const { scope, segment } = registration;
+    const { key, scope, segment, token, ending, endsAt } = report;
     const id = key.slice(scope.length + 1);
     const base = keys.rpc(scope);
     const { isResult, answer, reason } = ending;
@@ -370,21 +389,19 @@ export class Owner {
     try {
       const code = await connection.run(FINISH, [`${base}${segment}:${id}:lock`], args);
       this.#unreported.delete(key);
-      if (code === 1) onAnswer(scope, id, outcomeOf(isResult, JSON.parse(answer)));
+      if (code === 1) onAnswer(scope, id, outcomeOfText(isResult, answer));
       else if (code !== 0) metrics.late.inc();
     } catch (error) {
       if (this.#isStopped || performance.now() > endsAt + KEEP_MS) return void this.#unreported.delete(key);
-      this.#unreported.set(key, { registration, token, ending, endsAt });
+      this.#unreported.set(key, report);
       // one that refuses (full, read-only) does so for a while; one that is gone says when it is back
       if (replyCode(error) !== '') setTimeout(() => this.#reportAgain(key), 250).unref();
     }
   }
 
   #reportAgain(key: string): void {
-    const unreported = this.#unreported.get(key);
-    if (!unreported) return;
-    const { registration, token, ending, endsAt } = unreported;
-    void this.#report(key, registration, token, ending, endsAt);
+    const report = this.#unreported.get(key);
+    if (report) void this.#report(report);
   }
 
   #letGo(key: string, flight: InFlight): void {
@@ -434,13 +451,4 @@ export class Owner {
 
 function keyOf(scope: string, id: string): string {
   return `${scope} ${id}`;
-}
-
-/** Ends of life, in the order in which they were set: the first are the oldest, nearly. */
-function dropOld(ends: Map<string, number>): void {
-  const now = performance.now();
-  for (const [key, until] of ends) {
-    if (until > now) break;
-    ends.delete(key);
-  }
 }

@@ -22,14 +22,31 @@ export function encodePayload(value: unknown, maxBytes: number): string {
   return text;
 }
 
-/** The other way, from parsed JSON. */
+/** The other way, from parsed JSON. What only looks packed is a text. */
 export function decodePayload(value: unknown): unknown {
   if (typeof value !== 'string' || !value.startsWith(PACKED)) return value;
-  return decode(Buffer.from(value.slice(PACKED.length), 'base64'));
+  try {
+    return decode(Buffer.from(value.slice(PACKED.length), 'base64'));
+  } catch {
+    return value;
+  }
 }
 
 function pack(value: unknown): string {
-  return JSON.stringify(PACKED + Buffer.from(encode(value, { ignoreUndefined: true })).toString('base64'));
+  return JSON.stringify(PACKED + Buffer.from(encode(packable(value), { ignoreUndefined: true })).toString('base64'));
+}
+
+/** msgpack knows views only, and its decoder refuses the one name. */
+function packable(value: unknown): unknown {
+  if (typeof value !== 'object' || value === null || ArrayBuffer.isView(value)) return value;
+  if (value instanceof ArrayBuffer) return new Uint8Array(value);
+  if (Array.isArray(value)) return value.map(packable);
+  const plain: Record<string, unknown> = {};
+  for (const [key, item] of Object.entries(value)) {
+    if (key === '__proto__') throw new TypeError('a key is __proto__');
+    plain[key] = packable(item);
+  }
+  return plain;
 }
 
 const MAX_DEPTH = 200;

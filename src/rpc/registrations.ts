@@ -1,3 +1,4 @@
+import { RelayError } from '../core/errors.js';
 import type { Logger } from '../core/ports.js';
 import { Service } from '../core/service.js';
 import { sleep, within } from '../core/sleep.js';
@@ -32,6 +33,8 @@ export interface Registration {
   readonly instance: string;
   /** What Redis gave it; '' until Redis has answered. */
   fence: string;
+  /** It left before Redis had answered. */
+  left?: 'away' | 'gone';
   /** A call came before Redis had answered. */
   isRung: boolean;
   isPicking: boolean;
@@ -67,8 +70,10 @@ interface Wanted {
 /** What this process has registered, and its part of the registry in Redis. A registration lives as long as its connection. */
 export class Registrations extends Service {
   readonly #byDaemon = new Map<string, Map<string, Registration>>();
-  /** The newest of each method here. */
+  /** The newest of each method here that Redis knows of. */
   readonly #byTarget = new Map<string, Registration>();
+  /** Those that it has not answered yet. */
+  readonly #registering = new Map<string, Registration>();
   readonly #scopes = new Map<string, Set<Registration>>();
   readonly #wanted = new Map<Daemon, Wanted[]>();
   /** Releases that Redis has not confirmed. */
@@ -90,7 +95,8 @@ export class Registrations extends Service {
   }
 
   find(scope: string, segment: string): Registration | undefined {
-    return this.#byTarget.get(targetOf(scope, segment));
+    const target = targetOf(scope, segment);
+    return this.#byTarget.get(target) ?? this.#registering.get(target);
   }
 
   of(daemon: Daemon): readonly Registration[] {
@@ -116,27 +122,22 @@ export class Registrations extends Service {
     const own = this.#byDaemon.get(daemon.id) ?? new Map<string, Registration>();
     this.#byDaemon.set(daemon.id, own);
     const old = own.get(segment);
-    const instance = instanceOf(dedupe);
-    const registration: Registration =
-      old && old.instance === instance
-        ? old
-        : {
-            daemon,
-            scope,
-            method,
-            segment,
-            instance,
-            fence: '',
-            isRung: false,
-            isPicking: false,
-            mustPickAgain: false,
-          };
-    if (registration !== old) {
-      if (old) this.#scopes.get(scope)?.delete(old);
-      own.set(segment, registration);
-      this.#byTarget.set(targetOf(scope, segment), registration);
-      this.#hold(registration);
-    }
+    // a new one each time: what is said of the one before, and comes late, is not said of it
+    const registration: Registration = {
+      daemon,
+      scope,
+      method,
+      segment,
+      instance: instanceOf(dedupe),
+      fence: '',
+      isRung: false,
+      isPicking: false,
+      mustPickAgain: false,
+    };
+    if (old) this.#drop(old);
+    own.set(segment, registration);
+    this.#registering.set(targetOf(scope, segment), registration);
+    this.#hold(registration);
     return new Promise((resolve) => {
       const timer = setTimeout(resolve, BUDGET_MS, 'late');
       const answer = (outcome: Registered): void => {
@@ -158,7 +159,10 @@ export class Registrations extends Service {
   async release(daemon: Daemon, how: 'away' | 'gone', method?: string): Promise<void> {
     const own = this.#byDaemon.get(daemon.id);
     const leaving = method === undefined ? this.of(daemon) : [own?.get(segmentOf(method))].filter((one) => !!one);
-    for (const registration of leaving) this.#forget(registration);
+    for (const registration of leaving) {
+      registration.left = how;
+      this.#forget(registration);
+    }
     const known = leaving.filter(({ fence }) => fence !== '');
     if (known.length > 0)
       await this.#release(
@@ -173,9 +177,9 @@ export class Registrations extends Service {
   }
 
   /** Another registration is newer. */
-  onReplaced(scope: string, segment: string, daemonId: string): void {
+  onReplaced(scope: string, segment: string, daemonId: string, fence: string): void {
     const registration = this.#byDaemon.get(daemonId)?.get(segment);
-    if (!registration || registration.scope !== scope) return;
+    if (!registration || registration.scope !== scope || registration.fence !== fence) return;
     this.#forget(registration);
     registration.daemon.onReplaced(registration.method);
   }
@@ -201,7 +205,7 @@ export class Registrations extends Service {
 
   /** For the reaper. `lastSeen`: when that process was last known to live, in Redis ms. */
   async bury(process: string, lastSeen: number): Promise<void> {
-    const { connection, keys, settings } = this.options;
+    const { connection, keys, settings, clock } = this.options;
     const held = keys.rpcHeld(process);
     for (const scopes of chunks(await connection.redis.smembers(held), MOST_PER_TICK))
       await Promise.all(
@@ -209,6 +213,8 @@ export class Registrations extends Service {
           connection.run(BURY, [`${keys.rpc(scope)}@reg`, keys.processes], [process, lastSeen, settings.graceMs]),
         ),
       );
+    // one that has come back meanwhile has written its own again
+    if (Number(await connection.redis.zscore(keys.processes, process)) > clock.at()) return;
     await connection.redis.set(`${keys.rpcBuried}${process}}`, 1, 'PX', MAX_TIMEOUT_MS + KEEP_MS);
     await connection.redis.unlink(held);
   }
@@ -277,13 +283,15 @@ export class Registrations extends Service {
       }
       registration.fence = fence;
       if (this.has(registration)) {
+        this.#know(registration);
         if (isBusy || registration.isRung) this.options.onWork(registration);
-      } else void this.#release(scope, 'away', [registration.segment, fence]);
+      } else void this.#release(scope, registration.left ?? 'away', [registration.segment, fence]);
       answer('registered');
     }
   }
 
-  async #reassert(daemon: Daemon, own: readonly Registration[]): Promise<void> {
+  async #reassert(daemon: Daemon, given: readonly Registration[]): Promise<void> {
+    const own = given.filter((registration) => this.has(registration));
     const [first] = own;
     if (!first) return;
     const { connection, keys, processId, metrics } = this.options;
@@ -296,7 +304,13 @@ export class Registrations extends Service {
     );
     for (const [index, registration] of own.entries()) {
       const [fence, isBusy, wasThere] = reply[index] as (typeof reply)[number];
-      if (!this.has(registration) || wasThere) continue;
+      if (wasThere) continue;
+      if (!this.has(registration)) {
+        // it left meanwhile
+        if (fence !== '0')
+          void this.#release(registration.scope, registration.left ?? 'away', [registration.segment, fence]);
+        continue;
+      }
       if (fence === '0') {
         this.#lose(registration);
         continue;
@@ -312,10 +326,15 @@ export class Registrations extends Service {
     mode: string,
     given: readonly string[],
   ): Promise<(readonly [fence: string, isBusy: boolean, wasThere: boolean])[]> {
-    const { connection, keys, processId } = this.options;
+    const { connection, keys, processId, clock } = this.options;
     const base = keys.rpc(scope);
-    const args = [base, scope, processId, daemon.id, mode, keys.inboxes, ...given];
-    const [, ...flat] = (await connection.run(REGISTER, [`${base}@reg`], args)) as [string, ...(string | number)[]];
+    const notAfter = clock.at() + BUDGET_MS;
+    const args = [base, scope, processId, daemon.id, mode, keys.inboxes, notAfter, ...given];
+    const [first, ...flat] = (await connection.run(REGISTER, [`${base}@reg`], args)) as [
+      string,
+      ...(string | number)[],
+    ];
+    if (first === 'late') throw new RelayError('unavailable');
     return chunks(flat, 3).map(([fence, isBusy, wasThere]) => [String(fence), isBusy === 1, wasThere === 1]);
   }
 
@@ -327,16 +346,33 @@ export class Registrations extends Service {
   }
 
   #forget(registration: Registration): void {
-    const { daemon, segment, scope } = registration;
+    const { daemon, segment } = registration;
     const own = this.#byDaemon.get(daemon.id);
     if (own?.get(segment) !== registration) return;
     own.delete(segment);
     if (own.size === 0) this.#byDaemon.delete(daemon.id);
-    const target = targetOf(scope, segment);
-    if (this.#byTarget.get(target) === registration) this.#byTarget.delete(target);
+    this.#drop(registration);
+  }
+
+  /** Another daemon of this process that has the method too may be the rightful one again. */
+  #drop(registration: Registration): void {
+    const { segment, scope } = registration;
     const inScope = this.#scopes.get(scope);
     inScope?.delete(registration);
     if (inScope?.size === 0) this.#scopes.delete(scope);
+    const target = targetOf(scope, segment);
+    if (this.#registering.get(target) === registration) this.#registering.delete(target);
+    if (this.#byTarget.get(target) !== registration) return;
+    this.#byTarget.delete(target);
+    for (const other of inScope ?? []) if (other.segment === segment && other.fence !== '') this.#know(other);
+  }
+
+  /** Redis has given it its fence. */
+  #know(registration: Registration): void {
+    const target = targetOf(registration.scope, registration.segment);
+    if (this.#registering.get(target) === registration) this.#registering.delete(target);
+    const known = this.#byTarget.get(target);
+    if (!known || Number(known.fence) <= Number(registration.fence)) this.#byTarget.set(target, registration);
   }
 
   #hold(registration: Registration): void {

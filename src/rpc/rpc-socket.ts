@@ -221,6 +221,7 @@ export class RpcSocket implements Daemon {
     if (this.#hasEnded) throw new RelayError('cancelled');
     this.#methods.add(method);
     const outcome = await rpc.register(this, method, dedupe);
+    if (outcome === 'lost') throw new RelayError('conflict', 'a newer registration has the method');
     if (outcome === 'late') throw new RelayError('unavailable', 'the method is registered when Redis is back');
     await onChange?.();
   }

@@ -134,8 +134,8 @@ export class Rpc extends Service {
       this.#owner.check(String(scope), String(method), String(id), String(token)),
     );
     inbox.on('rpc-answer', (message) => this.#caller.onAnswer(message));
-    inbox.on('rpc-replaced', ({ scope, method, daemon }) =>
-      this.#registrations.onReplaced(String(scope), String(method), String(daemon)),
+    inbox.on('rpc-replaced', ({ scope, method, daemon, fence }) =>
+      this.#registrations.onReplaced(String(scope), String(method), String(daemon), String(fence)),
     );
     inbox.on('rpc-give-up', ({ scope, id, code }) =>
       this.#owner.giveUp(String(scope), String(id), code === 'timeout' ? 'timeout' : 'cancelled'),

@@ -4,9 +4,7 @@ import { sleep, within } from '../core/sleep.js';
 import { Connection, type RedisAddress } from '../redis/connect.js';
 import type { Keys } from '../redis/keys.js';
 import { loadScript, type Script } from '../redis/script.js';
-import { scoped } from '../wire/names.js';
-import { segmentOf } from './call-request.js';
-import { failed, type Outcome, outcomeOf } from './outcome.js';
+import { failed, type Outcome, outcomeOfText } from './outcome.js';
 
 const EXPIRE = loadScript(import.meta.url, 'expire', ['common']);
 export const STOCK_SCRIPTS: readonly Script[] = [EXPIRE];
@@ -63,8 +61,8 @@ export class StockQueues extends Service {
     super();
   }
 
-  isStock(tenant: string, user: string, method: string): boolean {
-    return this.options.isStock(scoped(tenant, user, method));
+  isStock(scope: string, segment: string): boolean {
+    return this.options.isStock(`${scope}/${segment}`);
   }
 
   /**
@@ -72,9 +70,8 @@ export class StockQueues extends Service {
    *
    * @returns false if no worker is connected
    */
-  async follow(scope: string, method: string): Promise<boolean> {
+  async follow(scope: string, segment: string): Promise<boolean> {
     const { commands, keys } = this.options;
-    const segment = segmentOf(method);
     const key = `${keys.rpc(scope)}${segment}:events`;
     const known = this.#followed.get(key);
     if (known) known.usedAt = performance.now();
@@ -109,6 +106,10 @@ export class StockQueues extends Service {
       if (!(await reads.whenUp(500))) continue;
       try {
         const queues = [...this.#followed];
+        if (queues.length === 0) {
+          await sleep(BLOCK_MS, signal);
+          continue;
+        }
         const ids = queues.map(([, { last }]) => last);
         const found = await reads.redis.xread(
           'COUNT',
@@ -135,7 +136,7 @@ export class StockQueues extends Service {
     const { jobId, returnvalue, failedReason } = event;
     if (jobId === undefined) return;
     if (event.event === 'completed')
-      this.options.onEnd(followed.scope, jobId, outcomeOf(true, parsed(returnvalue ?? 'null')));
+      this.options.onEnd(followed.scope, jobId, outcomeOfText(true, returnvalue ?? 'null'));
     if (event.event === 'failed')
       this.options.onEnd(followed.scope, jobId, failed('handler_error', true, failedReason));
   }
@@ -193,13 +194,5 @@ export class StockQueues extends Service {
       );
       return undefined;
     }
-  }
-}
-
-function parsed(text: string): unknown {
-  try {
-    return JSON.parse(text);
-  } catch {
-    return null;
   }
 }

@@ -70,6 +70,9 @@ describe.concurrent('a call', () => {
     const user = someone();
     await using small = await startMember(redis.url, { maxQueued: 100 });
     const calls = Array.from({ length: 500 }, (_, n) => small.call(user, 'slow', n, { waitForWorkerMs: 5000 }));
+    let refused = 0;
+    for (const call of calls) void call.then(({ ok }) => (refused += ok ? 0 : 1));
+    await eventually(() => expect(refused).toBe(400));
     await eventually(async () => (await admin.llen(`${scope(user)}slow:wait`)) === 100);
     await b.serve(new TestDaemon(user), 'slow');
     const outcomes = await Promise.all(calls);

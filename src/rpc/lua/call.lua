@@ -7,8 +7,8 @@
 --      14 until when this process may judge others, Redis ms; '' = it may not  15 inboxes  16 most waiting jobs
 --      17 job's name  18 data  19 '1' = idempotent  20 instance that may have it  21 fence at which that was
 --      22 '1' = stock BullMQ Workers serve it  23 most jobs of the method that are given at once
--- → {'new', now, entry, 0 | 1 = ring here | 2 = it is given to a worker here, deadline}
---   {'live', now, '', 0, deadline, method} {'done', now, is result, answer}
+-- → {'new', now, entry, 0 | 1 = ring here | 2 = it is given to a worker here | 3 = elsewhere, deadline}
+--   {'live', now, instance that has had it, 0, deadline, method} {'done', now, is result, answer}
 --   {'lost' | 'cancelled' | 'conflict' | 'unknown' | 'late' | 'self' | 'no_worker' | 'overloaded', now}
 
 -- a stock worker keeps what has ended in its lists for as long as anybody may ask
@@ -30,16 +30,16 @@ if known[1] then
   if hash ~= '' and known[1] ~= hash then return { 'conflict', now } end
   local found = redis.call('HMGET', job, 'finishedOn', 'returnvalue', 'failure', 'dl', 'failedReason')
   if found[1] then return { 'done', now, ending(found[2], found[3], found[5]) } end
-  if known[2] then return { 'cancelled', now } end
+  if known[2] then return { 'cancelled', now, known[3] and 1 or 0 } end
   if found[4] then
     if known[4] ~= self then
       redis.call('SADD', base .. '@rt:' .. id, self)
       redis.call('PEXPIREAT', base .. '@rt:' .. id, found[4] + MINUTE)
       redis.call('HSET', job, 'more', 1)
     end
-    return { 'live', now, '', 0, tonumber(found[4]), method }
+    return { 'live', now, known[3] or '', 0, tonumber(found[4]), method }
   end
-  if known[3] and mode ~= 'again' then return { 'lost', now } end
+  if known[3] then return { 'lost', now } end
   if hash == '' then return { 'unknown', now } end
 end
 local may_judge = ARGV[14] ~= '' and now <= tonumber(ARGV[14])
@@ -88,13 +88,17 @@ if is_given then
   local message = '{"type":"rpc-job","scope":"' .. scope .. '","method":"' .. method .. '","id":"' .. id .. '","fence":"' .. fence
     .. '","daemon":"' .. daemon .. '","deadline":' .. deadline .. ',"notAfter":' .. ARGV[7] .. ',"idempotent":' .. (ARGV[19] == '1' and 'true' or 'false')
     .. ',"params":' .. data .. '}'
-  if send(inboxes, process, message) then return { 'new', now, entry, 0, deadline } end
+  if send(inboxes, process, message) then return { 'new', now, entry, 3, deadline } end
   -- that process has no inbox (any more)
   put_back(queue, id)
   redis.call('HDEL', KEYS[1], 'given')
-  if may_judge then redis.call('HSET', KEYS[2], method, fence .. '|-|' .. now .. '|' .. instance) end
+  if may_judge then
+    redis.call('HSET', KEYS[2], method, fence .. '|-|' .. now .. '|' .. instance)
+    tidy(KEYS[2], now, tonumber(ARGV[11]))
+  end
   return { 'new', now, entry, 0, deadline }
 end
+if mode == 'again' then redis.call('LREM', queue .. 'wait', 0, id) end
 redis.call('LPUSH', queue .. 'wait', id)
 redis.call('PEXPIRE', queue .. 'wait', IDLE)
 redis.call('HSET', KEYS[1], 'hash', hash, 'method', method, 'process', self)

@@ -6,7 +6,7 @@
 
 local MINUTE = 60000
 local IDLE = 15 * MINUTE -- an idle queue's keys
-local OLD = 11 * MINUTE -- no call is kept longer after its end
+local OLD = 2 * MINUTE -- ended jobs, in their lists
 local LEASE = 3000 -- ms, of a process; as src/pods has it
 local LARGE = 8192 -- bytes of params or of a result that an inbox carries
 
@@ -49,7 +49,7 @@ local function settle(base, scope, method, id, is_result, answer, reason, now, i
   local known = redis.call('HMGET', job, 'dl', 'rt', 'ats', 'more', 'large')
   local list = 'failed'
   redis.call('DEL', job .. ':lock')
-  redis.call('LREM', queue .. 'active', 1, id)
+  redis.call('LREM', queue .. 'active', 0, id)
   if is_result then
     list = 'completed'
     redis.call('HSET', job, 'returnvalue', answer, 'finishedOn', now)
@@ -78,7 +78,7 @@ local function settle(base, scope, method, id, is_result, answer, reason, now, i
     told = redis.call('SMEMBERS', waiters)
     redis.call('DEL', waiters)
   end
-  told[#told + 1] = known[2]
+  if known[2] then told[#told + 1] = known[2] end
   local head = '{"type":"rpc-answer","scope":"' .. scope .. '","id":"' .. id .. '","ok":' .. (is_result and 'true' or 'false')
   local message = head .. ',"answer":' .. answer .. '}'
   if #answer > LARGE then message = head .. ',"method":"' .. method .. '"}' end
@@ -106,7 +106,7 @@ end
 -- Puts a job that was picked up back to where it is picked up next.
 local function put_back(queue, id)
   redis.call('DEL', queue .. id .. ':lock')
-  redis.call('LREM', queue .. 'active', 1, id)
+  redis.call('LREM', queue .. 'active', 0, id)
   redis.call('RPUSH', queue .. 'wait', id)
   redis.call('PEXPIRE', queue .. 'wait', IDLE)
 end

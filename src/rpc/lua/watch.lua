@@ -2,7 +2,7 @@
 -- KEYS 1 registry  2 processes (of another slot)
 -- ARGV 1 base  2 scope  3 method  4 process  5 grace, ms  6 wait for a first worker, ms  7 until when this process may judge others, Redis ms; '' = it may not
 --      8 inboxes  9 '1' = stock BullMQ Workers serve it  10 what a mark of a buried process begins with  11… ids
--- → {now, 1 = ring here, id, 'done', 1 = result, answer | id, 'missing', '', '' …}: only of calls about which there is something to say
+-- → {now, 1 = ring here, id, 'done', 1 = result, answer | id, 'missing', '', '' | id, 'given', instance, fence of the entry …}
 local CHECK_FOR = 3000 -- ms of its age in which a worker is asked whether it has it
 local base, scope, method, self = unpack(ARGV, 1, 4)
 local grace, first, inboxes = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[8]
@@ -30,6 +30,7 @@ end
 if state == 'live' and is_dead(process) then
   -- it was buried before its last registration came
   redis.call('HSET', KEYS[1], method, string.match(entry, '^%d+') .. '|-|' .. now .. '|')
+  tidy(KEYS[1], now, grace)
   state, process = 'away', now
 end
 
@@ -37,7 +38,7 @@ for i = 11, #ARGV do
   local id = ARGV[i]
   local job, call = queue .. id, base .. '@call:' .. id
   local known = redis.call('HMGET', job, 'finishedOn', 'returnvalue', 'failure', 'dl', 'till', 'ats', 'timestamp', 'failedReason')
-  local noted = redis.call('HMGET', call, 'hash', 'heard')
+  local noted = redis.call('HMGET', call, 'hash', 'heard', 'given')
   if known[1] then say(id, 'done', ending(known[2], known[3], known[8]))
   elseif not known[4] or not noted[1] then say(id, 'missing', '', '')
   else
@@ -46,6 +47,7 @@ for i = 11, #ARGV do
       redis.call('HSET', call, 'heard', 1)
       redis.call('PEXPIREAT', call, known[4] + MINUTE)
     end
+    if noted[3] then say(id, 'given', noted[3], state == 'live' and string.match(entry, '^%d+') or '0') end
     local holder = not is_stock and redis.call('GET', job .. ':lock')
     local holding = holder and string.match(holder, '^([^|]*)|')
     if is_stock then
