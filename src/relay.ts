@@ -228,8 +228,10 @@ export class Relay extends Service {
     ];
     for (const [name, room, withinMs] of rooms) {
       await within(withinMs, room.stop()).catch((error: unknown) => this.#stopFailed(name, error));
-      // it can't say that it leaves: its lease runs out, and who buries it tells that its users are gone
-      if (room === this.#presence && !this.#presence.hasLeft) this.#pods.connection.close();
+      // it can't say that it leaves: its lease runs out, and who buries it does that
+      const mustBeBuried =
+        (room === this.#presence && !this.#presence.hasLeft) || (room === this.#rpc && !this.#rpc.hasLeft);
+      if (mustBeBuried) this.#pods.connection.close();
     }
     this.#probe.close();
   }

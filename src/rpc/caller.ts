@@ -151,9 +151,9 @@ export class Caller {
   }
 
   /** False: Redis can't be told. What has not begun never will; the call's outcome is `cancelled`. */
-  async cancel(name: CallName): Promise<boolean> {
+  async cancel(name: CallName, isForFuture: boolean): Promise<boolean> {
     const { scope, id } = keyOf(name);
-    const said = await within(BUDGET_MS, this.#giveUp(scope, id, 'cancelled')).catch(() => undefined);
+    const said = await within(BUDGET_MS, this.#giveUp(scope, id, 'cancelled', isForFuture)).catch(() => undefined);
     if (!said) return false;
     const pending = this.#pending.get(pendingKey(scope, id));
     if (!pending) return true;
@@ -384,10 +384,15 @@ export class Caller {
     this.#settle(pending, failed('timeout', what === 'ended' ? a === 1 : true));
   }
 
-  async #giveUp(scope: string, id: string, code: 'cancelled' | 'timeout'): Promise<[string, ...(string | number)[]]> {
+  async #giveUp(
+    scope: string,
+    id: string,
+    code: 'cancelled' | 'timeout',
+    isForFuture = false,
+  ): Promise<[string, ...(string | number)[]]> {
     const { connection, keys, processId } = this.options;
     const base = keys.rpc(scope);
-    const args = [base, scope, id, code, processId, keys.inboxes];
+    const args = [base, scope, id, code, processId, keys.inboxes, isForFuture ? '1' : ''];
     return (await connection.run(CANCEL, [`${base}@call:${id}`], args)) as [string, ...(string | number)[]];
   }
 

@@ -24,6 +24,8 @@ export interface Daemon {
   deliver(request: DaemonRequest, leftMs: number, answer: (answer: DaemonAnswer) => void): void;
   /** Nobody waits for that request any more. */
   giveUp(id: string, reason: 'cancelled' | 'timeout'): void;
+  /** A registration that was `late` is there now. */
+  onRegistered?(method: string): void;
   /** A newer registration has this method now. */
   onReplaced(method: string): void;
 }

@@ -98,6 +98,9 @@ interface Report {
 interface Load {
   /** Requests that a daemon has, and places kept for those that are being picked up. */
   count: number;
+  /** Of those, requests in work, and among these the ones that nobody else may have. */
+  inWork: number;
+  own: number;
   /** Registrations with jobs that found no place. */
   readonly waiting: Set<Registration>;
 }
@@ -184,8 +187,8 @@ export class Owner {
     const key = keyOf(scope, id);
     const flight = this.#inFlight.get(key);
     if (flight) {
-      flight.registration.daemon.giveUp(id, code);
-      return this.#end(key, flight, failureEnding(code, true));
+      this.#end(key, flight, failureEnding(code, true));
+      return flight.registration.daemon.giveUp(id, code);
     }
     this.#givenUp.set(key, { code, until: performance.now() + GIVEN_UP_MS });
     for (const [old, { until }] of this.#givenUp) {
@@ -206,12 +209,14 @@ export class Owner {
     this.#retired.add(daemon);
   }
 
+  isRetired(daemon: Daemon): boolean {
+    return this.#retired.has(daemon);
+  }
+
   /** Has requests in work that nobody else may have, or with `countsAll` any. */
   isBusy(daemon: Daemon, countsAll = false): boolean {
-    for (const { registration, isIdempotent } of this.#inFlight.values())
-      if (registration.daemon === daemon && (countsAll || (!isIdempotent && registration.instance === 'raw')))
-        return true;
-    return false;
+    const load = this.#loads.get(daemon.id);
+    return load !== undefined && (countsAll ? load.inWork : load.own) > 0;
   }
 
   // --- picking up
@@ -323,6 +328,8 @@ export class Owner {
     if (wasSent) this.options.metrics.redelivered.inc();
     const leftMs = job.deadline - clock.at() + MARGIN_MS;
     load.count++;
+    load.inWork++;
+    if (isOnlyIts(registration, job)) load.own++;
     const now = performance.now();
     const begun: InFlight = {
       registration,
@@ -332,8 +339,8 @@ export class Owner {
       endsAt: now + leftMs,
       timer: setTimeout(() => {
         if (this.#inFlight.get(key) !== begun) return;
-        daemon.giveUp(job.id, 'timeout');
         this.#end(key, begun, failureEnding('timeout', true));
+        daemon.giveUp(job.id, 'timeout');
       }, leftMs),
     };
     this.#inFlight.set(key, begun);
@@ -360,12 +367,15 @@ export class Owner {
     void this.#report({ key, scope: registration.scope, segment: registration.segment, token, ending, endsAt });
   }
 
-  #unfly(key: string, { registration: { daemon }, timer }: InFlight): void {
+  #unfly(key: string, flight: InFlight): void {
+    const { registration, timer } = flight;
     clearTimeout(timer);
     this.#inFlight.delete(key);
-    const load = this.#loads.get(daemon.id);
+    const load = this.#loads.get(registration.daemon.id);
     if (!load) return;
     load.count--;
+    load.inWork--;
+    if (isOnlyIts(registration, flight)) load.own--;
     this.#fill(load);
   }
 
@@ -405,9 +415,8 @@ export class Owner {
   }
 
   #letGo(key: string, flight: InFlight): void {
-    const { registration, isIdempotent, token, id } = flight;
-    if (registration.instance === 'raw' && !isIdempotent)
-      return this.#end(key, flight, failureEnding('worker_lost', true));
+    const { registration, token, id } = flight;
+    if (isOnlyIts(registration, flight)) return this.#end(key, flight, failureEnding('worker_lost', true));
     this.#unfly(key, flight);
     void this.#putBack(registration.scope, registration.segment, token, id, 'sent');
   }
@@ -443,7 +452,7 @@ export class Owner {
   #loadOf(daemon: Daemon): Load {
     const known = this.#loads.get(daemon.id);
     if (known) return known;
-    const load: Load = { count: 0, waiting: new Set() };
+    const load: Load = { count: 0, inWork: 0, own: 0, waiting: new Set() };
     this.#loads.set(daemon.id, load);
     return load;
   }
@@ -451,4 +460,9 @@ export class Owner {
 
 function keyOf(scope: string, id: string): string {
   return `${scope} ${id}`;
+}
+
+/** Nobody else may have a request that was sent to it, nor it again. */
+function isOnlyIts({ instance }: Registration, { isIdempotent }: { readonly isIdempotent: boolean }): boolean {
+  return instance === 'raw' && !isIdempotent;
 }

@@ -139,10 +139,15 @@ export class Registrations extends Service {
     this.#registering.set(targetOf(scope, segment), registration);
     this.#hold(registration);
     return new Promise((resolve) => {
-      const timer = setTimeout(resolve, BUDGET_MS, 'late');
+      let isLate = false;
+      const timer = setTimeout(() => {
+        isLate = true;
+        resolve('late');
+      }, BUDGET_MS);
       const answer = (outcome: Registered): void => {
         clearTimeout(timer);
         resolve(outcome);
+        if (isLate && outcome === 'registered' && this.has(registration)) daemon.onRegistered?.(method);
       };
       const wanted = { registration, unlessNewerThan, answer };
       const queued = this.#wanted.get(daemon);
@@ -155,21 +160,22 @@ export class Registrations extends Service {
     });
   }
 
-  /** `'gone'`: on purpose; what waits fails at once. `'away'`: calls wait for its return. Without `method`: all of them. */
-  async release(daemon: Daemon, how: 'away' | 'gone', method?: string): Promise<void> {
+  /** Redis knows that what was registered here is no more. */
+  get hasLeft(): boolean {
+    return this.#scopes.size === 0 && this.#owed.size === 0;
+  }
+
+  /** `'gone'`: on purpose; what waits fails at once. `'away'`: calls wait for its return. Without `method`: all of them. `inherited`: a fence that it may have too. */
+  async release(daemon: Daemon, how: 'away' | 'gone', method?: string, inherited?: string): Promise<void> {
     const own = this.#byDaemon.get(daemon.id);
     const leaving = method === undefined ? this.of(daemon) : [own?.get(segmentOf(method))].filter((one) => !!one);
     for (const registration of leaving) {
       registration.left = how;
       this.#forget(registration);
     }
-    const known = leaving.filter(({ fence }) => fence !== '');
-    if (known.length > 0)
-      await this.#release(
-        scoped(daemon.tenant, daemon.user),
-        how,
-        known.flatMap(({ segment, fence }) => [segment, fence]),
-      );
+    const pairs = leaving.filter(({ fence }) => fence !== '').flatMap(({ segment, fence }) => [segment, fence]);
+    if (method !== undefined && inherited !== undefined) pairs.push(segmentOf(method), inherited);
+    if (pairs.length > 0) await this.#release(scoped(daemon.tenant, daemon.user), how, pairs);
   }
 
   has(registration: Registration): boolean {
@@ -229,8 +235,9 @@ export class Registrations extends Service {
     this.#stopping.abort();
     connection.off('ready', this.#onReady);
     await this.#sweeping;
-    await within(500, this.#settleDebts());
-    if (this.#scopes.size === 0 && this.#owed.size === 0)
+    // a connection that comes back in a moment is worth waiting for: the registry has no time-out
+    if (this.#owed.size > 0 && (await connection.whenUp(1000))) await within(500, this.#settleDebts());
+    if (this.hasLeft)
       await within(
         300,
         connection.redis.del(keys.rpcHeld(processId)).catch(() => 0),

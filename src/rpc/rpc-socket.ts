@@ -13,6 +13,19 @@ const MAX_PENDING = 1000;
 /** Methods that one socket serves. */
 const MAX_METHODS = 1000;
 const MAX_INSTANCE_LENGTH = 100;
+const MINUTE_MS = 60_000;
+/** Cancels of one socket in a minute that are kept for a call that has not come yet. */
+const MAX_CANCELLED = 100;
+
+/** Private parts of Socket.IO's socket: how acks are counted and kept. */
+interface AckInternals {
+  readonly acks: Map<number, () => void>;
+  readonly nsp: { _ids: number };
+}
+
+function internalsOf(socket: Socket): AckInternals {
+  return socket as unknown as AckInternals;
+}
 
 /**
  * Socket.IO counts its acks from 0 in each process, and a stock client sends an ack over whatever connection it has by then: an
@@ -36,7 +49,7 @@ export interface RpcSocketOptions {
   /** As of now: a token may be renewed. */
   readonly party: () => RpcParty;
   /** The client may resume elsewhere: what it serves is stored before it is told so. */
-  readonly onChange?: () => Promise<unknown>;
+  readonly onChange?: () => Promise<boolean | void>;
   /** Something was written to the socket. */
   readonly onSent?: () => void;
   /** What is written in one turn of the loop leaves together. */
@@ -66,6 +79,10 @@ export class RpcSocket implements Daemon {
   #inherited: readonly KeptRegistration[] = [];
   #pending = 0;
   readonly #methods = new Set<string>();
+  /** Number of the ack that is awaited, by request. */
+  readonly #acks = new Map<string, number>();
+  /** Calls of the present minute that were cancelled before they came. */
+  #cancelled = { since: 0, count: 0 };
   /** The last registration or its end, by method: they keep their order. */
   readonly #turns = new Map<string, Promise<void>>();
   #hasEnded = false;
@@ -91,17 +108,32 @@ export class RpcSocket implements Daemon {
   /** Registers what it inherited, where nobody newer has it. Call it in the turn in which the client is told that it is connected. */
   takeUp(): void {
     const inherited = this.#inherited;
+    if (inherited.length === 0) return;
     const { mayRegister } = this.options.party();
-    const allowed = inherited.filter(([method]) => mayRegister(method) && !this.#methods.has(method));
-    const taken = allowed.map(async ([method, dedupe, fence]) => {
+    const taken = inherited.map(async ([method, dedupe, fence]) => {
+      if (this.#methods.has(method)) return;
+      if (!mayRegister(method)) return this.#refuse(method);
       this.#methods.add(method);
-      await this.options.rpc.register(this, method, dedupe, fence);
+      // one that is late stays inherited until it is there
+      const outcome = await this.options.rpc.register(this, method, dedupe, fence);
+      if (outcome === 'registered' || outcome === 'lost') this.#disinherit(method);
     });
-    if (inherited.length > 0)
-      void Promise.all(taken).then(async () => {
-        this.#inherited = [];
-        await this.options.onChange?.();
-      });
+    void Promise.all(taken).then(() => this.options.onChange?.());
+  }
+
+  onRegistered(method: string): void {
+    this.#disinherit(method);
+    this.#emit('rpc-registered', { method });
+    void this.options.onChange?.();
+  }
+
+  #disinherit(method: string): void {
+    this.#inherited = this.#inherited.filter(([name]) => name !== method);
+  }
+
+  #refuse(method: string): void {
+    this.#disinherit(method);
+    this.#emit('rpc-unregistered', { method, reason: 'permission_denied' });
   }
 
   /**
@@ -130,9 +162,8 @@ export class RpcSocket implements Daemon {
     const { mayRegister } = party();
     for (const method of [...this.#methods].filter((name) => !mayRegister(name))) {
       this.#methods.delete(method);
-      this.#inherited = this.#inherited.filter(([name]) => name !== method);
-      await rpc.unregister(this, method);
-      this.#emit('rpc-unregistered', { method, reason: 'permission_denied' });
+      await rpc.unregister(this, method, this.#inheritedFence(method));
+      this.#refuse(method);
     }
   }
 
@@ -146,7 +177,9 @@ export class RpcSocket implements Daemon {
   async end(isFinal: boolean): Promise<void> {
     if (this.#hasEnded) return;
     this.#hasEnded = true;
-    await this.options.rpc.leave(this, isFinal);
+    const left = this.options.rpc.leave(this, isFinal);
+    for (const id of [...this.#acks.keys()]) this.#dropAck(id);
+    await left;
   }
 
   // --- as a daemon
@@ -159,13 +192,17 @@ export class RpcSocket implements Daemon {
   }
 
   #send(request: DaemonRequest, leftMs: number, answer: (answer: DaemonAnswer) => void): void {
-    this.options.socket.timeout(leftMs).emit('rpc-request', request, (error: Error | null, value: unknown) => {
+    const { socket } = this.options;
+    this.#acks.set(request.id, internalsOf(socket).nsp._ids);
+    socket.timeout(leftMs).emit('rpc-request', request, (error: Error | null, value: unknown) => {
+      this.#acks.delete(request.id);
       // it has been given up by then
       if (!error) answer(answerOf(value));
     });
   }
 
   giveUp(id: string, reason: 'cancelled' | 'timeout'): void {
+    this.#dropAck(id);
     this.#emit('rpc-cancelled', { id, reason });
   }
 
@@ -173,6 +210,18 @@ export class RpcSocket implements Daemon {
     this.#methods.delete(method);
     this.#emit('rpc-unregistered', { method, reason: 'replaced' });
     void this.options.onChange?.();
+  }
+
+  /** Nobody waits for it: it would be kept until the deadline. */
+  #dropAck(id: string): void {
+    const number = this.#acks.get(id);
+    if (number === undefined) return;
+    this.#acks.delete(id);
+    const { acks } = internalsOf(this.options.socket);
+    const ack = acks.get(number);
+    acks.delete(number);
+    // ends its timer
+    ack?.();
   }
 
   #emit(event: string, payload: object): void {
@@ -213,7 +262,7 @@ export class RpcSocket implements Daemon {
   }
 
   async #register(method: string, dedupe: Dedupe): Promise<void> {
-    const { rpc, party, onChange } = this.options;
+    const { rpc, party } = this.options;
     if (!party().mayRegister(method))
       throw new RelayError('permission_denied', `registering ${JSON.stringify(method)} is not allowed`);
     if (!this.#methods.has(method) && this.#methods.size >= MAX_METHODS)
@@ -221,16 +270,28 @@ export class RpcSocket implements Daemon {
     if (this.#hasEnded) throw new RelayError('cancelled');
     this.#methods.add(method);
     const outcome = await rpc.register(this, method, dedupe);
+    if (outcome === 'retired') throw new RelayError('shutting_down');
     if (outcome === 'lost') throw new RelayError('conflict', 'a newer registration has the method');
     if (outcome === 'late') throw new RelayError('unavailable', 'the method is registered when Redis is back');
-    await onChange?.();
+    await this.#store();
+  }
+
+  /** What it serves must be known wherever it goes on. */
+  async #store(): Promise<void> {
+    if ((await this.options.onChange?.()) === false && !this.#hasEnded)
+      throw new RelayError('unavailable', 'what the client serves could not be stored');
+  }
+
+  #inheritedFence(method: string): string | undefined {
+    return this.#inherited.find(([name]) => name === method)?.[2];
   }
 
   async #unregister(method: string): Promise<void> {
     this.#methods.delete(method);
-    this.#inherited = this.#inherited.filter(([name]) => name !== method);
-    await this.options.rpc.unregister(this, method);
-    await this.options.onChange?.();
+    const inherited = this.#inheritedFence(method);
+    this.#disinherit(method);
+    await this.options.rpc.unregister(this, method, inherited);
+    await this.#store();
   }
 
   // --- as a caller
@@ -266,7 +327,10 @@ export class RpcSocket implements Daemon {
   }
 
   async #cancel(payload: unknown): Promise<object> {
-    if (await this.options.rpc.cancel(this.#name(payload))) return { ok: true };
+    const now = performance.now();
+    if (now - this.#cancelled.since > MINUTE_MS) this.#cancelled = { since: now, count: 0 };
+    const isForFuture = ++this.#cancelled.count <= MAX_CANCELLED;
+    if (await this.options.rpc.cancel(this.#name(payload), isForFuture)) return { ok: true };
     throw new RelayError('unavailable', 'the call could not be cancelled', { mayHaveHappened: true });
   }
 

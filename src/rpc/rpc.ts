@@ -6,8 +6,9 @@ import { LEASE_MS, type Pods } from '../pods/index.js';
 import { learnTime, RedisClock } from '../redis/clock.js';
 import { Connection, type RedisAddress } from '../redis/connect.js';
 import type { Keys } from '../redis/keys.js';
+import { loadScript } from '../redis/script.js';
 import { scoped } from '../wire/names.js';
-import { type CallName, type CallRequest, segmentOf } from './call-request.js';
+import type { CallName, CallRequest } from './call-request.js';
 import { CALLER_SCRIPTS, Caller } from './caller.js';
 import type { Daemon, Dedupe } from './daemon.js';
 import { rpcMetrics } from './metrics.js';
@@ -16,6 +17,8 @@ import { OWNER_SCRIPTS, Owner } from './owner.js';
 import { type KeptRegistration, REGISTRATION_SCRIPTS, Registrations } from './registrations.js';
 import type { RpcSettings } from './settings.js';
 import { STOCK_SCRIPTS, StockQueues } from './stock-queues.js';
+
+const METHODS = loadScript(import.meta.url, 'methods');
 
 const SILENCE_MS = 2500;
 const CHECK_MS = 250;
@@ -65,6 +68,7 @@ export class Rpc extends Service {
   readonly #daemons = new Set<Daemon>();
   /** Run id, replication id and role of the Redis that has our registrations. */
   #redisIs = '';
+  #isStopping = false;
 
   constructor(private readonly options: RpcOptions) {
     super();
@@ -159,15 +163,25 @@ export class Rpc extends Service {
     return this.#caller.attach(name);
   }
 
-  /** False: Redis could not be told. */
-  cancel(name: CallName): Promise<boolean> {
-    return this.#caller.cancel(name);
+  /**
+   * False: Redis could not be told.
+   *
+   * @param isForFuture one that is not known yet is refused when it comes, for a minute: that takes a key
+   */
+  cancel(name: CallName, isForFuture = true): Promise<boolean> {
+    return this.#caller.cancel(name, isForFuture);
+  }
+
+  /** Whoever waits here is told `unavailable`: the calls go on, and are there for whoever attaches to them elsewhere. */
+  stopCalling(): void {
+    this.#caller.stop();
   }
 
   // --- daemons
 
   /**
-   * The newest registration of a method wins. `'late'`: Redis did not answer within 2 s; it follows if the daemon stays.
+   * The newest registration of a method wins. `'late'`: Redis did not answer within 2 s; it follows if the daemon stays, which is
+   * told so. `'retired'`: the daemon is sent elsewhere.
    *
    * @param unlessNewerThan a fence from `kept`: whoever registered since then stays
    */
@@ -176,13 +190,15 @@ export class Rpc extends Service {
     method: string,
     dedupe: Dedupe,
     unlessNewerThan?: string,
-  ): Promise<'registered' | 'lost' | 'late'> {
+  ): Promise<'registered' | 'lost' | 'late' | 'retired'> {
+    if (this.#owner.isRetired(daemon) || this.#isStopping) return Promise.resolve('retired');
     this.#daemons.add(daemon);
     return this.#registrations.register(daemon, method, dedupe, unlessNewerThan);
   }
 
-  async unregister(daemon: Daemon, method: string): Promise<void> {
-    await this.#registrations.release(daemon, 'gone', method);
+  /** @param inherited the fence of one that it had before it came here */
+  async unregister(daemon: Daemon, method: string, inherited?: string): Promise<void> {
+    await this.#registrations.release(daemon, 'gone', method, inherited);
   }
 
   /** For a resume record. */
@@ -206,37 +222,36 @@ export class Rpc extends Service {
   async methodsOf(tenant: string, user: string): Promise<readonly MethodState[]> {
     const { keys, settings, pods } = this.options;
     const { redis } = this.#connection;
-    const [entries, names, leases] = await Promise.all([
-      redis.hgetall(`${keys.rpc(scoped(tenant, user))}@reg`),
+    const base = keys.rpc(scoped(tenant, user));
+    const [flat, names, leases] = await Promise.all([
+      this.#connection.run(METHODS, [`${base}@reg`], [base]) as Promise<(string | number)[]>,
       redis.hgetall(keys.podNames),
       redis.zrange(keys.processes, 0, '-1', 'WITHSCORES'),
-    ]).catch(unreadable);
+    ]).catch((cause: unknown) => {
+      throw new RelayError('unavailable', 'the registry cannot be read', { cause });
+    });
     const now = this.#clock.at();
     const podOf = new Map(Object.entries(names).map(([pod, process]) => [process, pod]));
-    const methods: Omit<MethodState, 'waiting' | 'active'>[] = [];
-    for (const [segment, entry] of Object.entries(entries)) {
+    const methods: MethodState[] = [];
+    for (let at = 0; at < flat.length; at += 4) {
+      const [segment, entry, waiting, active] = flat.slice(at, at + 4) as [string, string, number, number];
       const [, process = '', rest] = entry.split('|');
-      const method = decodeURIComponent(segment);
+      const counts = { method: decodeURIComponent(segment), waiting, active };
       const ends = Number(leases[leases.indexOf(process) + 1] ?? Number.NaN);
       const since = process === '-' ? Number(rest) : pods.mayJudge && ends < now ? ends - LEASE_MS : undefined;
       const pod = podOf.get(process);
-      if (since === undefined) methods.push({ method, state: 'live', ...(pod !== undefined && { pod }) });
-      else if (since + settings.graceMs > now) methods.push({ method, state: 'away', since });
+      if (since === undefined) methods.push({ ...counts, state: 'live', ...(pod !== undefined && { pod }) });
+      else if (since + settings.graceMs > now) methods.push({ ...counts, state: 'away', since });
     }
-    const queues = methods.map(({ method }) => `${keys.rpc(scoped(tenant, user))}${segmentOf(method)}`);
-    const counts = await Promise.all(
-      queues.flatMap((queue) => [redis.llen(`${queue}:wait`), redis.llen(`${queue}:active`)]),
-    ).catch(unreadable);
-    return methods
-      .map((method, index) => ({
-        ...method,
-        waiting: counts[2 * index] as number,
-        active: counts[2 * index + 1] as number,
-      }))
-      .sort((a, b) => (a.method < b.method ? -1 : 1));
+    return methods.sort((a, b) => (a.method < b.method ? -1 : 1));
   }
 
   // --- life
+
+  /** Redis knows that nothing of this process serves methods any more. If not, others must find it dead. */
+  get hasLeft(): boolean {
+    return this.#registrations.hasLeft;
+  }
 
   /** For the reaper: calls of that process's daemons wait for their return. */
   async buryProcess(processId: string): Promise<void> {
@@ -271,13 +286,15 @@ export class Rpc extends Service {
     connection.open();
     while (!(await connection.whenUp(500))) if (connection.isClosed) throw new Error('stopped while starting');
     // what is not known there would be sent twice when it is first used
-    for (const script of [...CALLER_SCRIPTS, ...OWNER_SCRIPTS, ...REGISTRATION_SCRIPTS, ...STOCK_SCRIPTS])
+    for (const script of [...CALLER_SCRIPTS, ...OWNER_SCRIPTS, ...REGISTRATION_SCRIPTS, ...STOCK_SCRIPTS, METHODS])
       await connection.redis.script('LOAD', script.source);
+    if (this.#isStopping) throw new Error('stopped while starting');
     await this.#registrations.start();
     await this.#stock.start();
   }
 
   protected async onStop(): Promise<void> {
+    this.#isStopping = true;
     await within(1500, Promise.all([...this.#daemons].map((daemon) => this.leave(daemon, false))));
     await this.#registrations.stop();
     await this.#stock.stop();
@@ -305,8 +322,4 @@ export class Rpc extends Service {
       }
     }
   }
-}
-
-function unreadable(cause: unknown): never {
-  throw new RelayError('unavailable', 'the registry cannot be read', { cause });
 }

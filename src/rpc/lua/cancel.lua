@@ -1,13 +1,13 @@
 -- Gives a call up: what has not begun never will.
 -- KEYS 1 call
--- ARGV 1 base  2 scope  3 id  4 'cancelled' | 'timeout'  5 process  6 inboxes
+-- ARGV 1 base  2 scope  3 id  4 'cancelled' | 'timeout'  5 process  6 inboxes  7 '1' = one that comes later is refused
 -- → {'done', is result, answer} it had ended | {'active'} its worker is told | {'ended', 1 = it may have run, 1 = this process waits}
---   {'unknown'} also one that comes later is refused, if it was cancelled
+--   {'unknown'}
 local base, scope, id, code, self, inboxes = unpack(ARGV, 1, 6)
 local now = redis_ms()
 local known = redis.call('HMGET', KEYS[1], 'hash', 'method')
 if not known[1] or known[1] == '' then
-  if code == 'cancelled' then
+  if ARGV[7] == '1' then
     redis.call('HSET', KEYS[1], 'hash', '', 'cancelled', 1)
     redis.call('PEXPIRE', KEYS[1], MINUTE)
   end
