@@ -107,9 +107,14 @@ export class Holding {
       changes.push({ field, kind, ageMs: stay ? Math.max(0, Math.round(now - stay.cameAt)) : 0 });
       this.#changes.delete(field);
     }
+    return { holding: this, changes, waiting: this.takeWaiting() };
+  }
+
+  /** Whom to tell that it was tried. */
+  takeWaiting(): readonly (() => void)[] {
     const waiting = this.#waiting;
     this.#waiting = [];
-    return { holding: this, changes, waiting };
+    return waiting;
   }
 
   /** It is not known whether they were written. What happened since goes first. */

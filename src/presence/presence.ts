@@ -2,7 +2,7 @@ import { RelayError } from '../core/errors.js';
 import type { Meter } from '../core/ports.js';
 import { Service } from '../core/service.js';
 import { sleep, within } from '../core/sleep.js';
-import type { Connection } from '../redis/connect.js';
+import { type Connection, replyCode } from '../redis/connect.js';
 import type { Keys } from '../redis/keys.js';
 import { loadScript } from '../redis/script.js';
 import { escapePart, scoped } from '../wire/names.js';
@@ -76,11 +76,15 @@ export class Presence extends Service {
   readonly #users = new Map<string, Holding>();
   /** With something that Redis has not been told. */
   readonly #changed = new Set<Holding>();
+  /** Whose changes Redis refused: they wait for another try, and hold up nobody else's. */
+  readonly #refused = new Set<Holding>();
   readonly #metrics: PresenceMetrics;
   #isAwake = false;
   /** Changes on their way. */
   #writes = 0;
+  /** After a fault of the wire nothing is written for a moment. */
   #retry: NodeJS.Timeout | undefined;
+  #retryRefused: NodeJS.Timeout | undefined;
   #sweep: NodeJS.Timeout | undefined;
   #round: Iterator<Holding> | undefined;
   #afterBurial: NodeJS.Timeout | undefined;
@@ -90,6 +94,7 @@ export class Presence extends Service {
   readonly #onReady = (): void => {
     clearTimeout(this.#retry);
     this.#retry = undefined;
+    this.#admitRefused();
     this.reassert();
   };
 
@@ -122,12 +127,14 @@ export class Presence extends Service {
       }
       this.#changed.add(holding);
     }
+    this.#admitRefused();
     const deadline = performance.now() + STOP_MS;
     while (!this.hasLeft && connection.isUp && performance.now() < deadline) {
       this.#wake();
       await sleep(POLL_MS);
     }
     clearTimeout(this.#retry);
+    clearTimeout(this.#retryRefused);
   }
 
   /** Redis lists nobody as being here. A process that ends without that must be found dead, and buried. */
@@ -147,8 +154,9 @@ export class Presence extends Service {
     const field = fieldOf(device, socketId);
     const stay = holding.enter(field, performance.now());
     this.#change(holding);
+    const isTriedNow = this.options.connection.isUp && !this.#refused.has(holding);
     return {
-      whenTried: this.options.connection.isUp ? holding.whenTried() : Promise.resolve(),
+      whenTried: isTriedNow ? holding.whenTried() : Promise.resolve(),
       leave: (isFinal) => this.#leave(holding, field, stay, isFinal),
     };
   }
@@ -225,6 +233,7 @@ export class Presence extends Service {
   }
 
   #change(holding: Holding): void {
+    if (this.#refused.has(holding)) return;
     this.#changed.add(holding);
     this.#wake();
   }
@@ -266,7 +275,23 @@ export class Presence extends Service {
     return timer.unref();
   }
 
-  /** False: some of it failed, and waits for another try. Never rejects. */
+  #holdBack(holding: Holding): void {
+    this.#changed.delete(holding);
+    this.#refused.add(holding);
+    // who came meanwhile does not wait for the next try
+    for (const tell of holding.takeWaiting()) tell();
+    this.#retryRefused ??= setTimeout(() => this.#admitRefused(), RETRY_MS).unref();
+  }
+
+  #admitRefused(): void {
+    clearTimeout(this.#retryRefused);
+    this.#retryRefused = undefined;
+    for (const holding of this.#refused) this.#changed.add(holding);
+    this.#refused.clear();
+    if (this.#changed.size > 0) this.#wake();
+  }
+
+  /** False: Redis could not be asked, and what failed waits for another try. Never rejects. */
   async #writeBatch(batch: readonly Written[]): Promise<boolean> {
     const { connection, keys, processId } = this.options;
     const held = keys.presenceHeld(processId);
@@ -287,7 +312,7 @@ export class Presence extends Service {
     const [noted, ...written] = await Promise.allSettled([noting, ...writing]);
     const isNoted = noted.status === 'fulfilled';
     if (!isNoted) for (const holding of unnoted) holding.isNoted = false;
-    let isDone = isNoted;
+    let isDone = !isFault(noted);
     const ended: string[] = [];
     batch.forEach(({ holding, changes, waiting }, index) => {
       const outcome = written[index] as PromiseSettledResult<readonly number[] | undefined>;
@@ -297,11 +322,10 @@ export class Presence extends Service {
       const isWritten = outcome.status === 'fulfilled' && (reply?.[4] ?? 0) === 0 && (isNoted || holding.isNoted);
       if (reply) this.#count(reply);
       if (changes.length > 0) this.#metrics.writes.inc({ outcome: isWritten ? 'ok' : 'failed' });
-      if (!isWritten) {
-        isDone = false;
-        holding.giveBack(changes);
-      }
-      if (holding.hasChanges) this.#changed.add(holding);
+      if (isFault(outcome)) isDone = false;
+      if (!isWritten) holding.giveBack(changes);
+      if (!isWritten && holding.hasChanges && isDone) this.#holdBack(holding);
+      else if (holding.hasChanges) this.#changed.add(holding);
       else if (holding.isEmpty) {
         this.#users.delete(holding.scope);
         if (holding.isNoted) ended.push(holding.scope);
@@ -366,7 +390,7 @@ export class Presence extends Service {
     // who asks right after it connected here finds itself: what was written before is read
     const holding = this.#users.get(scope);
     if (holding?.hasChanges) this.#write();
-    while (holding?.hasChanges && connection.isUp && !this.#retry) await sleep(POLL_MS);
+    while (holding?.hasChanges && connection.isUp && !this.#retry && !this.#refused.has(holding)) await sleep(POLL_MS);
     return devicesIn(await connection.redis.hgetall(keys.presence(scope)));
   }
 
@@ -393,6 +417,11 @@ export class Presence extends Service {
       );
     }
   }
+}
+
+/** Of the wire; Redis' own refusals are of one user's changes. */
+function isFault(outcome: PromiseSettledResult<unknown>): boolean {
+  return outcome.status === 'rejected' && replyCode(outcome.reason) === '';
 }
 
 const UNAVAILABLE = 'presence cannot be looked up now';

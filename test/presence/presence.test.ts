@@ -314,6 +314,24 @@ describe('a Redis that fails', () => {
     await eventually(async () => expect(await holders('bob')).toEqual({ 'phone|s2': 'a' }));
   });
 
+  test('that refuses what is written of one user holds up nobody else, nor his own connects', async () => {
+    const a = await start('a');
+    await admin.set(keys.presence('acme/bob'), 'no hash');
+    const connect = (user: string, socketId: string) =>
+      a.presence.enter({ tenant: 'acme', user, device: 'phone' }, socketId).whenTried;
+    const startedAt = performance.now();
+    for (let round = 0; round < 6; round++) {
+      await connect('bob', `b${round}`);
+      await connect('ada', `a${round}`);
+      await a.presence.of('acme', 'ada');
+    }
+    // one wait of 500 ms for each round, if they waited
+    expect(performance.now() - startedAt).toBeLessThan(1000);
+    expect(Object.keys(await hash())).toHaveLength(6);
+    await admin.del(keys.presence('acme/bob'));
+    await eventually(async () => expect(Object.keys(await hash('bob'))).toHaveLength(6));
+  });
+
   test('that is away at the stop is not waited for', async () => {
     await using proxy = await startTcpProxy(redis.port);
     const a = await start('a', `redis://127.0.0.1:${proxy.port}`);
