@@ -188,3 +188,54 @@ describe('a call that is given up', () => {
     expect(daemon.requests).toHaveLength(65);
   });
 });
+
+describe.concurrent('whatever a handler answers', () => {
+  it.each([
+    ['a text that looks packed', '\u0000msgpack:not msgpack'],
+    ['a key that no decoder takes', JSON.parse('{"__proto__": 1, "a": 2}')],
+    ['bytes in a buffer of their own', { file: new Uint8Array([1, 2]).buffer }, { file: Buffer.from([1, 2]) }],
+  ])('its caller hears it: %s', async (_, value, heard = value) => {
+    const user = someone();
+    await b.serve(new TestDaemon(user, () => value), 'm');
+    expect(await a.call(user, 'm', 1)).toEqual({ ok: true, result: heard });
+  });
+
+  it('what cannot be carried is a failure with a text, and the next call is answered', async () => {
+    const user = someone();
+    const poison = JSON.parse('{"__proto__": 1}');
+    poison.bytes = new Uint8Array(2);
+    await b.serve(new TestDaemon(user, ({ params }) => (params === 'poison' ? poison : params)), 'm');
+    expect(await a.call(user, 'm', 'poison')).toMatchObject({ code: 'handler_error', mayHaveRun: true });
+    expect(await a.call(user, 'm', 'next')).toEqual({ ok: true, result: 'next' });
+  });
+});
+
+describe.concurrent('one id', () => {
+  it('that is attached to and then called again in one process has its answer twice', async () => {
+    const user = someone();
+    await b.serve(new TestDaemon(user, () => new Promise((resolve) => setTimeout(resolve, 400, 'x'))), 'm');
+    const first = b.call(user, 'm', 1, { id: 'x' });
+    await eventually(async () => (await admin.llen(`${scope(user)}m:active`)) === 1);
+    const attached = a.rpc.attach({ caller: 'test', tenant: 'default', user, id: 'x' });
+    const again = a.call(user, 'm', 1, { id: 'x' });
+    for (const outcome of await Promise.all([first, attached, again]))
+      expect(outcome).toEqual({ ok: true, result: 'x' });
+    expect(a.rpc.pendingCount).toBe(0);
+  });
+
+  it('whose call was cancelled in work says that it may have run, also when it is called again', async () => {
+    const user = someone();
+    const daemon = await b.serve(new TestDaemon(user, never), 'm');
+    const calling = a.call(user, 'm', 1, { id: 'y' });
+    await eventually(() => daemon.requests.length === 1);
+    await a.rpc.cancel({ caller: 'test', tenant: 'default', user, id: 'y' });
+    expect(await calling).toMatchObject({ code: 'cancelled', mayHaveRun: true });
+    expect(await a.call(user, 'm', 1, { id: 'y' })).toMatchObject({ code: 'cancelled', mayHaveRun: true });
+  });
+});
+
+it('a process that has stopped answers at once', async () => {
+  const member = await startMember(redis.url);
+  await member[Symbol.asyncDispose]();
+  expect(await member.call('nobody', 'm')).toMatchObject({ code: 'unavailable', mayHaveRun: false });
+});

@@ -66,6 +66,35 @@ describe.concurrent('the newest registration of a method', () => {
     expect(young.replaced).toEqual([]);
   });
 
+  it('keeps it where another of its process comes back too late, or leaves as it comes', async () => {
+    const user = someone();
+    const old = await a.serve(new TestDaemon(user), 'm');
+    const [kept] = a.rpc.kept(old);
+    const rightful = await a.serve(new TestDaemon(user, () => 'rightful'), 'm');
+    expect(await a.rpc.register(new TestDaemon(user), 'm', false, kept?.[2])).toBe('lost');
+    expect(await b.call(user, 'm')).toEqual({ ok: true, result: 'rightful' });
+    const hasty = new TestDaemon(user, () => 'hasty');
+    const registering = a.rpc.register(hasty, 'm', false);
+    await a.rpc.leave(hasty, true);
+    await registering;
+    expect(await b.call(user, 'm')).toEqual({ ok: true, result: 'rightful' });
+    expect(rightful.replaced).toEqual([]);
+  });
+
+  it('that comes again at once is not undone by what is said of the one before', async () => {
+    const user = someone();
+    const [one, other] = [new TestDaemon(user, () => 'one'), new TestDaemon(user, () => 'other')];
+    for (let round = 0; round < 40; round++) {
+      await a.serve(one, 'm');
+      const both = [
+        b.serve(other, 'm'),
+        new Promise((resolve) => setTimeout(resolve, round % 5)).then(() => a.serve(one, 'm')),
+      ];
+      await Promise.all(both);
+      expect(await b.call(user, 'm')).toMatchObject({ ok: true });
+    }
+  });
+
   it('that is the same one changes nothing for what it has in work', async () => {
     const user = someone();
     const daemon = await b.serve(new TestDaemon(user, slowly(300)), 'm');
