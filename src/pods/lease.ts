@@ -20,12 +20,14 @@ export interface LeaseOptions {
   readonly keys: Keys;
   readonly pod: string;
   readonly processId: string;
-  /** Processes whose lease has lapsed, as often as they are seen; only while this process may judge. */
+  /** Processes whose lease has lapsed, at each look; only while this process may judge. */
   readonly onLapsed: (processIds: readonly string[]) => void;
   /** The lease was or may have been gone, and is back: others may have taken this process for dead. */
   readonly onReturn: () => void;
   /** Another process holds this pod's name. */
   readonly onLost: () => void;
+  /** At the start, also a Redis that refuses by an operator's error is waited for. */
+  readonly isPatient: boolean;
   readonly logger: Logger;
 }
 
@@ -57,13 +59,13 @@ export class Lease extends Service {
 
   /** @throws {FatalError} when a living process has this pod's name, after one lease of waiting for it to die */
   protected async onStart(): Promise<void> {
-    const { pod } = this.options;
+    const { pod, isPatient } = this.options;
     const { signal } = this.#stopping;
     let heldSince: number | undefined;
     while (!signal.aborted) {
       // a Redis that goes away or refuses while this starts is waited for
       const [status] = await this.#renew('take').catch((error: unknown) => {
-        if (PERMANENT.test(replyCode(error))) throw error;
+        if (!isPatient && PERMANENT.test(replyCode(error))) throw error;
         return ['unknown'] as const;
       });
       if (status === 'ok') break;
@@ -130,7 +132,7 @@ export class Lease extends Service {
       if (status === 'lost') return this.#tell(onLost);
       if (mayHaveLapsed) this.#tell(onReturn);
       const others = lapsed.filter((id) => id !== processId);
-      if (others.length > 0 && this.mayJudge) this.#tell(() => onLapsed(others));
+      if (this.mayJudge) this.#tell(() => onLapsed(others));
     }
   }
 

@@ -17,6 +17,10 @@ export interface PodsOptions {
   readonly pod: string;
   readonly processId: string;
   readonly handOvers: readonly HandOver[];
+  /** Processes all of whose rooms have their hand-over here; any other is handed over in part, and stays for who has the rest. Default: all. */
+  readonly mayRemove?: (processId: string) => boolean;
+  /** `start` waits for a Redis that refuses, too. Default false: it rejects. */
+  readonly isPatient?: boolean;
   readonly onReturn: () => void;
   readonly onLost: () => void;
   readonly logger: Logger;
@@ -35,6 +39,7 @@ export class Pods extends Service {
   constructor(private readonly options: PodsOptions) {
     super();
     const { url, keys, pod, processId, handOvers, onReturn, onLost, logger, meter } = options;
+    const { mayRemove = () => true, isPatient = false } = options;
     const later = { url, opensLater: true };
     this.connection = new Connection({ ...later, name: `holdfast:${pod}:pods`, silenceMs: SILENCE_MS });
     this.#reads = new Connection({ ...later, name: `holdfast:${pod}:inbox`, silenceMs: INBOX_SILENCE_MS });
@@ -51,9 +56,10 @@ export class Pods extends Service {
         onReturn();
       },
       onLost,
+      isPatient,
     });
     const reaped = meter.counter({ name: 'processes_reaped_total', help: 'Dead processes that this one buried.' });
-    const reaper = new Reaper({ ...shared, lease: this.#lease, handOvers, logger, reaped });
+    const reaper = new Reaper({ ...shared, lease: this.#lease, handOvers, mayRemove, logger, reaped });
   }
 
   /** This process may take others for dead by their leases. */

@@ -14,6 +14,7 @@ export interface ReaperOptions {
   readonly processId: string;
   readonly lease: Lease;
   readonly handOvers: readonly HandOver[];
+  readonly mayRemove: (processId: string) => boolean;
   readonly logger: Logger;
   readonly reaped: Counter;
 }
@@ -21,17 +22,35 @@ export interface ReaperOptions {
 /**
  * Buries dead processes. Whoever finds one takes a short claim, hands over what it held, and removes it from the set last:
  * if the reaper dies meanwhile, the next one finds it still there.
+ *
+ * What others hold that this process has no hand-over for stays with them in the set: it does its own part, once, and leaves
+ * claim and removal to who can do all of it.
  */
 export class Reaper {
   readonly #busy = new Set<string>();
+  /** Handed over in part; while they stay in the set. */
+  readonly #inPart = new Set<string>();
 
   constructor(private readonly options: ReaperOptions) {}
 
+  /** @param processIds all that are in the set and dead */
   bury(processIds: readonly string[]): void {
+    for (const id of this.#inPart) if (!processIds.includes(id)) this.#inPart.delete(id);
     for (const id of processIds) {
-      if (this.#busy.has(id)) continue;
+      if (this.#busy.has(id) || this.#inPart.has(id)) continue;
       this.#busy.add(id);
-      void this.#buryOne(id).finally(() => this.#busy.delete(id));
+      const burying = this.options.mayRemove(id) ? this.#buryOne(id) : this.#buryInPart(id);
+      void burying.finally(() => this.#busy.delete(id));
+    }
+  }
+
+  async #buryInPart(dead: string): Promise<void> {
+    const { handOvers, logger } = this.options;
+    try {
+      for (const handOver of handOvers) await handOver(dead);
+      this.#inPart.add(dead);
+    } catch (error) {
+      logger.debug({ event: 'reap_failed', process: dead, err: error }, 'tried again while it is in the set');
     }
   }
 

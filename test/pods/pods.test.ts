@@ -175,6 +175,25 @@ describe.concurrent('the reaper', () => {
     expect(tries).toBe(2);
   });
 
+  it('who has not all the hand-overs does its own part once, and leaves the dead one to who has them', async ({
+    admin,
+    make,
+  }) => {
+    await using part = await make('part', { mayRemove: (dead) => dead.startsWith('rpc.') }).start();
+    await Promise.all([die(admin, 'dead', 'd'), die(admin, 'rpc.dead', 'e')]);
+    await eventually(async () => expect((await processes(admin)).sort()).toEqual(['dead', part.id].sort()), {
+      withinMs: 10_000,
+    });
+    await using whole = await make('whole').start();
+    await eventually(() => expect(whole.buried).toEqual(['dead']), { withinMs: 10_000 });
+    await eventually(async () => expect((await processes(admin)).sort()).toEqual([part.id, whole.id].sort()));
+    expect(part.buried.sort()).toEqual(['dead', 'rpc.dead']);
+    // one that lived and died again is handed over again
+    await pass(1000);
+    await die(admin, 'dead', 'd');
+    await eventually(() => expect(part.buried.filter((id) => id === 'dead')).toHaveLength(2), { withinMs: 10_000 });
+  });
+
   it('a stall of Redis longer than a lease kills nobody', async ({ redis, admin, make }) => {
     await using a = await make('a').start();
     await using b = await make('b').start();
