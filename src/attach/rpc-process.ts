@@ -1,8 +1,11 @@
 import { randomBytes } from 'node:crypto';
 import type { Registry } from 'prom-client';
 import { isAllowed } from '../admission/index.js';
+import { fullJitter } from '../core/backoff.js';
+import { RelayError } from '../core/errors.js';
 import { type Logger, silentLogger, silentMeter } from '../core/ports.js';
 import { Service } from '../core/service.js';
+import { sleep } from '../core/sleep.js';
 import { meterOn } from '../ops/index.js';
 import { Pods } from '../pods/index.js';
 import { placeOf } from '../redis/client-place.js';
@@ -32,11 +35,18 @@ const LIMITS: { readonly [K in keyof RpcSettings]: readonly [min: number, max: n
   maxPayloadBytes: [1024, 16 * 1024 * 1024],
 };
 
+/** Begins the ids of such processes; a relay's never begin so, for they have no dot. */
+const KIND = 'rpc.';
+/** A start that takes longer is said. */
+const PATIENCE_MS = 3000;
+
 /** A process of somebody's own among the pods: it has a lease and an inbox, and takes part in calls. */
 export class RpcProcess extends Service {
   readonly rpc: Rpc;
   readonly #pods: Pods;
-  #isStopping = false;
+  readonly #logger: Logger;
+  readonly #stopping = new AbortController();
+  #saidWaiting = false;
 
   /**
    * @param forWhom the function that was given all this, for an error's text
@@ -49,12 +59,14 @@ export class RpcProcess extends Service {
       throw new TypeError(`${forWhom}: prefix: wants at most 64 of the characters A–Z a–z 0–9 _ : . -`);
     const isStock = (target: string): boolean => isAllowed(options.stockMethods ?? [], target);
     const { address, keyPrefix } = placeOf(redis, forWhom);
-    const processId = randomBytes(9).toString('base64url');
+    const place = randomBytes(9).toString('base64url');
+    const processId = `${KIND}${place}`;
+    this.#logger = logger;
     const shared = {
       url: address,
       keys: new Keys(`${keyPrefix}${prefix}`),
       // nobody takes up its place: its name is its own
-      pod: `rpc-${processId}`,
+      pod: `rpc-${place}`,
       processId,
       logger,
       meter: registry ? meterOn(registry) : silentMeter,
@@ -62,21 +74,60 @@ export class RpcProcess extends Service {
     this.#pods = new Pods({
       ...shared,
       handOvers: [(dead) => this.rpc.buryProcess(dead)],
+      // relays hold more than calls
+      mayRemove: (dead) => dead.startsWith(KIND),
+      isPatient: true,
       onReturn: () => void this.rpc.returnToLife(),
       onLost: () => {},
     });
     this.rpc = new Rpc({ ...shared, pods: this.#pods, settings: settingsOf(options, forWhom), isStock });
   }
 
+  /** It is about to end, or has ended. */
+  get stopping(): AbortSignal {
+    return this.#stopping.signal;
+  }
+
+  /** Waits for Redis as long as it takes: nobody else would start this again. Rejects only when it is stopped meanwhile. */
   protected async onStart(): Promise<void> {
-    await this.#pods.start();
-    if (!this.#isStopping) await this.rpc.start();
+    const { signal } = this.#stopping;
+    const patience = setTimeout(() => this.#sayWaiting(this.#pods.connection.lastError), PATIENCE_MS);
+    patience.unref();
+    try {
+      await this.#pods.start();
+      await this.#startRpc(signal);
+    } catch (cause) {
+      throw new RelayError('unavailable', 'closed before it was up', { cause });
+    } finally {
+      clearTimeout(patience);
+    }
+    if (this.#saidWaiting) this.#logger.info({ event: 'rpc_up' }, 'takes part in calls');
   }
 
   protected async onStop(): Promise<void> {
-    this.#isStopping = true;
+    this.#stopping.abort();
+    // after a start that failed there would be nothing to stop, and what it had opened would stay
+    this.rpc.start().catch(() => {});
     await this.rpc.stop();
     await this.#pods.stop();
+  }
+
+  async #startRpc(signal: AbortSignal): Promise<void> {
+    for (let tries = 0; ; tries++) {
+      signal.throwIfAborted();
+      try {
+        return await this.rpc.start();
+      } catch (error) {
+        if (!signal.aborted) this.#sayWaiting(error);
+        await sleep(fullJitter(tries, 100, 2000), signal);
+      }
+    }
+  }
+
+  #sayWaiting(why: unknown): void {
+    if (this.#saidWaiting) return;
+    this.#saidWaiting = true;
+    this.#logger.warn({ event: 'rpc_waits', err: why }, 'takes no part in calls yet; tried until Redis lets it');
   }
 }
 
