@@ -25,7 +25,7 @@ for _ = 1, 200 do
   local deadline = tonumber(data[2])
   if not deadline or not known[1] or known[2] or data[6] or now >= deadline then
     -- its caller gave up, or never heard that it was accepted
-    redis.call('LREM', queue .. 'active', 1, id)
+    redis.call('LREM', queue .. 'active', 0, id)
     if not data[6] then redis.call('DEL', job) end
   else
     left = left - 1

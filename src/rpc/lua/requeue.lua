@@ -22,7 +22,7 @@ for _, id in ipairs(ids) do
     end
     local till = not process and tonumber(redis.call('HGET', job, 'till') or 0)
     if ARGV[5] == '2' and not was_sent and redis.call('HEXISTS', call, 'heard') == 0 then
-      redis.call('LREM', queue .. 'active', 1, id)
+      redis.call('LREM', queue .. 'active', 0, id)
       redis.call('DEL', job, job .. ':lock', call)
     elseif till and till <= now then
       local code = was_sent and 'worker_lost' or 'no_worker'
