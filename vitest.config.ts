@@ -28,7 +28,7 @@ export default defineConfig({
           include: ['test/**/*.test.ts'],
           exclude: ['test/containers/**', 'test/**/*.long.test.ts'],
           pool: 'forks',
-          maxWorkers: 2,
+          maxWorkers: 3,
           testTimeout: 60_000,
           hookTimeout: 60_000,
         },
