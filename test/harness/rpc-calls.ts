@@ -140,7 +140,16 @@ export class Caller implements AsyncDisposable {
     const key = `call-${process.pid}-${++keys}`;
     this.#newestKey = key;
     const startedAt = Date.now();
-    const record = { key, method, startedAt, deadline: startedAt + timeoutMs, maxRuns, mayRunLate, answers: [] };
+    const record = {
+      key,
+      method,
+      user: user ?? this.user,
+      startedAt,
+      deadline: startedAt + timeoutMs,
+      maxRuns,
+      mayRunLate,
+      answers: [],
+    };
     this.book.calls.push(record);
     const request = {
       method,

@@ -12,6 +12,8 @@ export interface CallAnswer {
 export interface CallRecord {
   readonly key: string;
   readonly method: string;
+  /** Whose method it is. */
+  readonly user?: string;
   /** ms since 1970, as every time here. */
   readonly startedAt: number;
   readonly deadline: number;

@@ -1,5 +1,5 @@
 import { sleep } from '../../../src/core/sleep.js';
-import { type Caller, CallLoad, slowest, tally } from '../../harness/rpc-calls.js';
+import { type Caller, CallLoad, slowest, tally, wordOf } from '../../harness/rpc-calls.js';
 import { printFaults } from '../../harness/rpc-ledger.js';
 import { type RpcRig, type Served, someone } from '../../harness/rpc-rig.js';
 
@@ -21,6 +21,8 @@ export interface ChaosResult {
   readonly slowestMs: number;
   /** Fault → how often. */
   readonly inflicted: Readonly<Record<string, number>>;
+  /** What was inflicted, and the calls that failed, in order: `seconds: what`. */
+  readonly story: readonly string[];
   readonly pending: readonly number[];
   readonly faults: string;
   readonly complaints: readonly string[];
@@ -53,7 +55,10 @@ export async function chaos(rig: RpcRig, options: ChaosOptions, seed = 1): Promi
     }),
   );
   const complaints: string[] = [];
+  const events: { at: number; what: string }[] = [];
+  const note = (what: string, at = Date.now()): void => void events.push({ at, what });
   const restarted = async (pod: (typeof rig.pods)[number], signal: 'SIGTERM' | 'SIGKILL'): Promise<void> => {
+    note(`it is ${pod.name}`);
     const { code } = await (signal === 'SIGTERM' ? pod.sigterm() : pod.sigkill());
     if (signal === 'SIGTERM' && code !== 0)
       complaints.push(`${pod.name} left with ${code}:\n${pod.logs.slice(-5).join('\n')}`);
@@ -64,6 +69,7 @@ export async function chaos(rig: RpcRig, options: ChaosOptions, seed = 1): Promi
     'pod SIGTERM': () => restarted(any(rig.pods), 'SIGTERM'),
     'pod SIGSTOP': async () => {
       const pod = any(rig.pods);
+      note(`it is ${pod.name}`);
       pod.pause();
       await sleep(500 + random() * 4500);
       pod.resume();
@@ -79,6 +85,7 @@ export async function chaos(rig: RpcRig, options: ChaosOptions, seed = 1): Promi
     'link cut': () => void any(rig.proxies).rst(),
     'link black': async () => {
       const proxy = any(rig.proxies);
+      note(`it is that of pod-${rig.proxies.indexOf(proxy)}`);
       proxy.blackhole(true);
       await sleep(500 + random() * 2500);
       proxy.blackhole(false);
@@ -95,7 +102,9 @@ export async function chaos(rig: RpcRig, options: ChaosOptions, seed = 1): Promi
     await sleep(calmMs * (0.5 + random()));
     const name = any(Object.keys(acts));
     inflicted[name] = (inflicted[name] ?? 0) + 1;
+    note(`${name} begins`);
     await acts[name]?.();
+    note(`${name} is over`);
     for (const pod of rig.pods)
       if (!pod.isRunning) {
         complaints.push(`${pod.name} ended by itself:\n${pod.logs.slice(-5).join('\n')}`);
@@ -104,6 +113,17 @@ export async function chaos(rig: RpcRig, options: ChaosOptions, seed = 1): Promi
   }
   await rig.allUp();
   const told = await load.stop();
+  for (const each of told) {
+    const { startedAt, user } = each.call;
+    if (!each.answer?.ok) note(`${wordOf(each)} after ${each.ms} ms of ${user}`, startedAt + each.ms);
+  }
+  for (const { daemon } of served)
+    for (const { at, note: kind, daemon: index, reason } of daemon.notes)
+      if (kind === 'disconnect') note(`a daemon lost its connection: ${index}, ${reason}`, at);
+  const startedAt = told[0]?.call.startedAt ?? 0;
+  const story = events
+    .sort((a, b) => a.at - b.at)
+    .map(({ at, what }) => `${((at - startedAt) / 1000).toFixed(2)}: ${what}`);
   const executions = await rig.book.executions();
   const pending = await Promise.all(rig.pods.map((pod) => rig.metric(pod, 'holdfast_rpc_inflight')));
   for (const { client } of callers) await client.stop();
@@ -115,6 +135,7 @@ export async function chaos(rig: RpcRig, options: ChaosOptions, seed = 1): Promi
     ran: new Set(executions.map(({ key }) => key)).size,
     slowestMs: slowest(told),
     inflicted,
+    story,
     pending,
     faults: printFaults(await rig.book.check()),
     complaints,
