@@ -1,5 +1,6 @@
 import { randomBytes } from 'node:crypto';
 import { RelayError } from '../core/errors.js';
+import { silentLogger } from '../core/ports.js';
 import { type Daemon, type DaemonAnswer, type DaemonRequest, type Dedupe, type Rpc, readName } from '../rpc/index.js';
 import { RpcProcess, type RpcProcessOptions } from './rpc-process.js';
 
@@ -60,7 +61,10 @@ export function createRpcWorker(redis: unknown, options: RpcWorkerOptions): RpcW
     if (typeof methods[name] !== 'function') throw new TypeError(`createRpcWorker: methods.${name}: wants a function`);
   }
   const member = new RpcProcess(redis, options, 'createRpcWorker');
-  const worker = new Worker(tenant, user, methods, onReplaced ?? (() => {}));
+  const { logger = silentLogger } = options;
+  const complain = (error: unknown): void =>
+    logger.error({ event: 'rpc_worker_error', err: error }, 'a call could not be answered');
+  const worker = new Worker(tenant, user, methods, onReplaced ?? (() => {}), complain);
   const ready = member.start().then(() => register(member.rpc, worker, names, dedupe ?? worker.id));
   // whoever waits for it hears it
   ready.catch(() => {});
@@ -89,6 +93,7 @@ class Worker implements Daemon {
     readonly user: string,
     private readonly methods: Readonly<Record<string, WorkerHandler>>,
     private readonly tellReplaced: (method: string) => void,
+    private readonly complain: (error: unknown) => void,
   ) {}
 
   deliver({ params, ...call }: DaemonRequest, _leftMs: number, answer: (answer: DaemonAnswer) => void): void {
@@ -98,8 +103,10 @@ class Worker implements Daemon {
     void (async () => this.methods[call.method]?.(params, { ...call, signal: running.signal }))()
       .then(
         (result) => answer({ ok: true, result }),
-        (error: unknown) => answer({ ok: false, error: error instanceof Error ? error.message : String(error) }),
+        (error: unknown) => answer({ ok: false, error: textOf(error) }),
       )
+      // what cannot be answered is not this process's end
+      .catch((error: unknown) => this.complain(error))
       .finally(() => this.#running.delete(call.id));
   }
 
@@ -109,5 +116,15 @@ class Worker implements Daemon {
 
   onReplaced(method: string): void {
     this.tellReplaced(method);
+  }
+}
+
+/** Anything can be thrown: what has no text, too. */
+function textOf(error: unknown): string {
+  try {
+    const text: unknown = error instanceof Error ? error.message : String(error);
+    return typeof text === 'string' && text !== '' ? text : 'the handler failed';
+  } catch {
+    return 'the handler failed';
   }
 }

@@ -83,6 +83,16 @@ describe('a worker', () => {
           return loop;
         },
         large: () => 'x'.repeat(2_000_000),
+        bare: () => Promise.reject(Object.create(null)),
+        odd: () => Promise.reject(Object.assign(new Error(), { message: { not: 'text' } })),
+        mean: () =>
+          Promise.reject(
+            Object.defineProperty(new Error(), 'message', {
+              get: () => {
+                throw new Error('no message');
+              },
+            }),
+          ),
       },
     });
     await worker.ready;
@@ -91,6 +101,8 @@ describe('a worker', () => {
     expect(await failure('later')).toMatchObject({ code: 'handler_error', message: 'nor tomorrow' });
     expect(await failure('circular')).toMatchObject({ code: 'handler_error' });
     expect(await failure('large')).toMatchObject({ code: 'payload_too_large', mayHaveRun: true });
+    for (const method of ['bare', 'odd', 'mean'])
+      expect(await failure(method)).toMatchObject({ code: 'handler_error', message: 'the handler failed' });
     expect(await failure('now')).toBeInstanceOf(CallError);
   });
 
