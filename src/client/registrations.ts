@@ -74,7 +74,7 @@ export class Registrations {
         this.#answers.giveUp(String(told?.id), new RelayError(told?.reason === 'timeout' ? 'timeout' : 'cancelled'));
         return true;
       case 'rpc-unregistered':
-        if (told?.reason === 'replaced') this.#entries.get(String(told.method))?.registration.replaced();
+        this.#taken(String(told?.method), told?.reason);
         return true;
       default:
         return false;
@@ -133,6 +133,18 @@ export class Registrations {
       );
     this.#leaving.set(method, leaving);
     return leaving;
+  }
+
+  /** The relay has it no longer for this client, without being asked. */
+  #taken(method: string, reason: unknown): void {
+    const registration = this.#entries.get(method)?.registration;
+    if (!registration || registration.state === 'ended') return;
+    if (reason === 'replaced') return registration.replaced();
+    if (reason !== 'permission_denied') return;
+    const error = new RelayError('permission_denied', `registering ${JSON.stringify(method)} is no longer allowed`);
+    registration.end(error);
+    this.#forget(method, registration);
+    this.options.onError(error);
   }
 
   #forget(method: string, registration: Registration): void {

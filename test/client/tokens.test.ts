@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { RelayError } from '../../src/client/index.js';
+import { type Registration, RelayError } from '../../src/client/index.js';
 import { publish, type Stack, startStack } from '../gateway/fixture.js';
 import { eventually } from '../harness/poll.js';
 import { ALL_CAPS, token } from '../harness/token.js';
@@ -39,6 +39,30 @@ test.concurrent('a token is replaced before it ends, on the same connection', as
     states: ['live'],
     errors: [],
   });
+});
+
+test.concurrent('a token that allows less ends what may no longer be registered, and says so', async () => {
+  const sub = someone();
+  let given = 0;
+  const { client, errors } = open(stack.pod(0).url, {
+    token: () =>
+      given++ === 0
+        ? token({ sub, caps: ALL_CAPS, ttlSeconds: 5 })
+        : token({ sub, caps: { ...ALL_CAPS, register: [`${sub}/kept`] } }),
+  });
+  await using _ = client;
+  const [kept, taken] = ['kept', 'taken'].map((method) => client.register(method, () => method)) as [
+    Registration,
+    Registration,
+  ];
+  await Promise.all([kept.ready, taken.ready]);
+  await eventually(() => taken.state === 'ended', { withinMs: 10_000 });
+  await expect(taken.ready).rejects.toMatchObject({ code: 'permission_denied' });
+  expect(errors).toMatchObject([{ code: 'permission_denied' }]);
+  expect(kept.state).toBe('registered');
+  expect(await client.presence()).toMatchObject({ methods: ['kept'] });
+  const again = client.register('taken', () => 1);
+  await expect(again.ready).rejects.toMatchObject({ code: 'permission_denied' });
 });
 
 test.concurrent('a token that was not replaced in time is replaced by a reconnect that misses nothing', async () => {
