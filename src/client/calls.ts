@@ -1,6 +1,7 @@
 import { CallError } from '../core/call-error.js';
 import { RelayError } from '../core/errors.js';
 import type { Connection } from './connection.js';
+import { copyOf } from './copy.js';
 import { checkSize, type SizeLimit } from './measure.js';
 import { newId } from './new-id.js';
 import { wholeNumber } from './options.js';
@@ -32,6 +33,16 @@ export interface CallOptions {
   readonly id?: string;
 }
 
+/** @throws {RelayError} `payload_too_large`, `bad_request` */
+function copied(params: unknown, limit: SizeLimit): unknown {
+  checkSize('params', params, limit);
+  try {
+    return copyOf(params);
+  } catch (cause) {
+    throw new RelayError('bad_request', `params: ${(cause as Error).message}`, { cause });
+  }
+}
+
 /** Calls of methods, each with one outcome over whatever connections it takes: the same request with the same id is the same call. */
 export class Calls {
   /** Those that are being cancelled too. */
@@ -50,9 +61,11 @@ export class Calls {
     let id = options.id ?? `c-${newId()}`;
     let isOut = false;
     let mayHaveRun = false;
+    // each try sends the same: other params would be another call
+    let sent: unknown;
     const attempt = async (leftMs: number): Promise<unknown> => {
       isOut = true;
-      const request = { method, params, id, timeoutMs: leftMs, waitForWorkerMs, user, idempotent };
+      const request = { method, params: sent, id, timeoutMs: leftMs, waitForWorkerMs, user, idempotent };
       try {
         return (await this.connection.request('rpc-call', request, leftMs + MARGIN_MS)).result;
       } catch (error) {
@@ -72,7 +85,7 @@ export class Calls {
     try {
       wholeNumber('timeoutMs', timeoutMs, 1, MAX_MS);
       if (waitForWorkerMs !== undefined) wholeNumber('waitForWorkerMs', waitForWorkerMs, 0, MAX_MS);
-      checkSize('params', params, this.limit);
+      sent = copied(params, this.limit);
       return await this.#counted(() => this.repeater.repeat(patience, attempt, isWorthIt));
     } catch (error) {
       mayHaveRun ||= isOut;

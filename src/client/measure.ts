@@ -17,20 +17,26 @@ export function checkSize(what: string, value: unknown, { maxPayloadBytes }: Siz
   throw new RelayError('payload_too_large', `${what}: ${bytes} bytes, the limit is ${maxPayloadBytes}`);
 }
 
-/** The bytes that it has on the wire, binary parts included. */
+/** The relay carries what has binary parts as base64 of the whole, with a mark. */
+const MARK_BYTES = 16;
+const HEAD_BYTES = 5;
+
+/** The bytes that it has in the relay: of its JSON, or about those of its base64. */
 function measure(value: unknown): number {
   let bytes = 0;
+  let hasBinary = false;
   // by `this`, as a Buffer is JSON already when it is given; in an array, as no JSON at all is `null` there
   const text = JSON.stringify([value], function (this: Record<string, unknown>, key: string, part: unknown) {
-    const size = sizeOfBinary(this[key]);
-    if (size === undefined) return part;
-    bytes += size;
+    const binary = this[key];
+    if (!isBinary(binary)) return part;
+    hasBinary = true;
+    bytes += HEAD_BYTES - 1 + (binary instanceof Blob ? binary.size : binary.byteLength);
     return 0;
   });
-  return bytes + new TextEncoder().encode(text).length - '[]'.length;
+  bytes += new TextEncoder().encode(text).length - '[]'.length;
+  return hasBinary ? Math.ceil(bytes / 3) * 4 + MARK_BYTES : bytes;
 }
 
-function sizeOfBinary(value: unknown): number | undefined {
-  if (value instanceof ArrayBuffer || ArrayBuffer.isView(value)) return value.byteLength;
-  return value instanceof Blob ? value.size : undefined;
+export function isBinary(value: unknown): value is ArrayBuffer | ArrayBufferView | Blob {
+  return value instanceof ArrayBuffer || ArrayBuffer.isView(value) || value instanceof Blob;
 }

@@ -240,6 +240,31 @@ describe('over the end of a connection', () => {
     expect(runs).toBe(1);
   });
 
+  test('what the caller does to its params afterwards is no other call', async () => {
+    await using proxy = await startTcpProxy(stack.pod(0).port);
+    await using both = pair(stack.pod(1).url, `http://127.0.0.1:${proxy.port}`);
+    const seen: unknown[] = [];
+    let finish: () => void = () => {};
+    const finished = new Promise<void>((resolve) => {
+      finish = resolve;
+    });
+    await both.daemon.register('work', async (params) => {
+      seen.push(params);
+      await finished;
+      return seen.length;
+    }).ready;
+    await both.caller.live();
+    const params = { step: 1 };
+    const call = both.caller.call('work', params);
+    await eventually(() => seen.length > 0, 'a call to begin');
+    params.step = 2;
+    proxy.rst();
+    await lost(both.told.caller);
+    finish();
+    expect(await call).toBe(1);
+    expect(seen).toEqual([{ step: 1 }]);
+  });
+
   test('an answer that is lost on its way from the daemon is given again, and nothing runs twice', async () => {
     await using proxy = await startTcpProxy(stack.pod(0).port);
     await using both = pair(`http://127.0.0.1:${proxy.port}`, stack.pod(1).url);
