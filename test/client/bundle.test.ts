@@ -5,7 +5,7 @@ import { bundle } from '../harness/browser.js';
 
 const ENTRY = 'src/client/index.ts';
 /** gzip, without `socket.io-client`. */
-const BUDGET_BYTES = 11_700;
+const BUDGET_BYTES = 12_000;
 
 test('the SDK for browsers is small, as docs/sdk.md says', async () => {
   const [own, whole] = await Promise.all([bundle(ENTRY, ['socket.io-client']), bundle(ENTRY)]);
