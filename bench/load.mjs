@@ -14,6 +14,7 @@ const CALL_TIMEOUT_MS = 10_000;
  * @property tokens of all sockets of the profile, those of this process beginning with the `first`
  * @property sockets per process
  * @property rooms that everybody is in one of
+ * @property watched one in so many sockets' keep-alives is received, by one socket on the other pod
  * @property daemons per process: its first sockets serve the method `work` of their users
  */
 let plan;
@@ -41,15 +42,16 @@ class Member {
   }
 
   async join() {
-    const { port, tokens, sockets, rooms, daemons, first } = plan;
+    const { port, tokens, sockets, rooms, daemons, first, watched } = plan;
     const auth = { token: tokens[this.index] };
     const isDaemon = this.index - first < daemons;
     this.client = new RawClient(port, auth, (event) => this.#onEvent(event), isDaemon && (({ params }) => params));
     await this.client.ready;
     // of a socket on the other pod
     const partner = (this.index + sockets) % (2 * sockets);
-    for (const room of [`device-${partner}`, `news-${this.index % rooms}`])
-      check('subscribe', await this.client.subscribe(room));
+    const wanted = [`news-${this.index % rooms}`];
+    if (partner % watched === 0) wanted.push(`device-${partner}`);
+    for (const room of wanted) check('subscribe', await this.client.subscribe(room));
     if (isDaemon) check('rpc-register', await this.client.ask('rpc-register', { method: 'work' }));
   }
 

@@ -17,6 +17,8 @@ const PROFILE = { pods: 2, sockets: 2000, keepAlives: 5000, durable: 180, calls:
 /** Everybody is in one, so a durable event has 10 receivers. */
 const ROOMS = 200;
 const DAEMONS = 40;
+/** One in so many sockets is looked at by another: in production nearly all keep-alives go to rooms where nobody is. */
+const WATCHED = 20;
 const SCRAPE_MS = 5000;
 /** A pod that has just started compiles while it works. What it does then must succeed too, but isn't timed. */
 const WARM_UP = { seconds: 10, share: 0.2 } as const;
@@ -45,7 +47,7 @@ interface LoopDelay {
 const half = (count: number): number => count / PROFILE.pods;
 
 /**
- * Each socket sends keep-alives, which one socket on the other pod receives; callers and daemons are on different pods.
+ * Each socket sends keep-alives, of which one in 20 is received by a socket on the other pod; callers and daemons are on different pods.
  * Nothing may be lost, doubled, refused or out of order.
  */
 it(`${PROFILE.sockets} sockets with ${PROFILE.keepAlives} keep-alives, ${PROFILE.durable} durable events and ${PROFILE.calls} calls a second: all succeed`, async () => {
@@ -63,7 +65,15 @@ it(`${PROFILE.sockets} sockets with ${PROFILE.keepAlives} keep-alives, ${PROFILE
   const tokens = await Promise.all(subs.map((sub) => token({ sub, caps: ALL_CAPS })));
   const joined = await Promise.all(
     loads.map((load, i) => {
-      const plan = { port: pods[i]?.port, tokens, sockets, first: i * sockets, rooms: ROOMS, daemons: half(DAEMONS) };
+      const plan = {
+        port: pods[i]?.port,
+        tokens,
+        sockets,
+        first: i * sockets,
+        rooms: ROOMS,
+        daemons: half(DAEMONS),
+        watched: WATCHED,
+      };
       return load.ask<string[]>('join', plan);
     }),
   );
@@ -80,7 +90,7 @@ it(`${PROFILE.sockets} sockets with ${PROFILE.keepAlives} keep-alives, ${PROFILE
     return (await Promise.all(runs)).map(({ tookMs }) => tookMs);
   };
   const expected = (seconds: number): Counts => ({
-    keepAlives: seconds * PROFILE.keepAlives,
+    keepAlives: (seconds * PROFILE.keepAlives) / WATCHED,
     durable: seconds * PROFILE.durable * (PROFILE.sockets / ROOMS),
     calls: seconds * PROFILE.calls,
   });
