@@ -77,7 +77,9 @@ export class Commands {
         void this.#answer(session, command, () => session.rpc.answer(command, payload), reply);
       });
     inTurn('auth-refresh', ['token'], (payload) => this.#refresh(session, payload));
-    inTurn('presence-get', ['user'], (payload) => this.#presenceOf(session, payload));
+    listen('presence-get', (payload, reply) => {
+      void this.#answer(session, 'presence-get', () => this.#presenceOf(session, payload), reply);
+    });
   }
 
   #mayWork(session: Session, command: Command, reply: Ack): boolean {
