@@ -27,7 +27,8 @@ import { addPresenceRoutes } from './presence-routes.js';
 import { addRpcRoutes } from './rpc-routes.js';
 
 const MAX_LIST = 100;
-const MAX_BODY_BYTES = 2_000_000;
+/** At least; a list of events may have that much whatever one event may have. */
+const MIN_BODY_BYTES = 2_000_000;
 const MAX_HISTORY = 1000;
 const CLOSE_MS = 5000;
 
@@ -70,6 +71,8 @@ export interface HttpServerOptions {
   readonly log: EventLog;
   readonly locator: Locator;
   readonly rpc: Rpc;
+  readonly maxPayloadBytes: number;
+  readonly rpcMaxPayloadBytes: number;
   readonly metrics: GatewayMetrics;
   readonly logger: Logger;
 }
@@ -77,13 +80,16 @@ export interface HttpServerOptions {
 /** The public listener: the HTTP API under /v1, its description at /docs. Socket.IO attaches to the same server. */
 export class PublicHttpServer extends Service {
   readonly #app: FastifyInstance;
+  readonly #maxBodyBytes: number;
   readonly #callers = new WeakMap<FastifyRequest, ApiCaller>();
 
   constructor(private readonly options: HttpServerOptions) {
     super();
+    // as JSON a payload may be written at twice its size
+    this.#maxBodyBytes = Math.max(MIN_BODY_BYTES, 2 * options.maxPayloadBytes, 2 * options.rpcMaxPayloadBytes);
     this.#app = Fastify({
       logger: false,
-      bodyLimit: MAX_BODY_BYTES,
+      bodyLimit: this.#maxBodyBytes,
       requestTimeout: 30_000,
       keepAliveTimeout: 72_000,
       forceCloseConnections: 'idle',
@@ -157,7 +163,7 @@ export class PublicHttpServer extends Service {
         this.#callers.set(request, this.options.apiKeys.identify(request.headers.authorization));
     });
     app.setErrorHandler((error, request, reply) => {
-      const relayed = toRelayError(error);
+      const relayed = toRelayError(error, this.#maxBodyBytes);
       if (relayed.code === 'internal')
         this.options.logger.error(
           { event: 'http_failed', path: request.routeOptions.url, err: error },
@@ -280,10 +286,10 @@ export class PublicHttpServer extends Service {
 type PublishResult = z.infer<typeof success> | ({ ok: false } & z.infer<typeof failure>);
 
 /** Fastify's own refusals in the relay's codes. */
-function toRelayError(error: unknown): RelayError {
+function toRelayError(error: unknown, maxBodyBytes: number): RelayError {
   if (error instanceof RelayError) return error;
   const { statusCode, message } = error as { statusCode?: number; message?: string };
-  if (statusCode === 413) return new RelayError('payload_too_large', `a request has at most ${MAX_BODY_BYTES} bytes`);
+  if (statusCode === 413) return new RelayError('payload_too_large', `a request has at most ${maxBodyBytes} bytes`);
   if (statusCode !== undefined && statusCode >= 400 && statusCode < 500) return new RelayError('bad_request', message);
   return new RelayError('internal', undefined, { cause: error });
 }
