@@ -172,6 +172,8 @@ export class Gateway extends Service {
     if (!this.#parts) return;
     const { http, sockets, ephemeral } = this.#parts;
     await sockets.stop();
+    // no socket waits any more; back ends hear what became of their calls while they can still be answered
+    this.options.rpc.stopCalling();
     await http.stop();
     await ephemeral.stop();
     // records of sockets that are gone stay good when this process is no longer among the others

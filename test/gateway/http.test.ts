@@ -4,7 +4,7 @@ import { text } from 'node:stream/consumers';
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { parseFrom } from '../../src/wire/read-from.js';
-import { type Pod, TEST_API_KEY } from '../harness/pod.js';
+import { type Pod, startPod, TEST_API_KEY } from '../harness/pod.js';
 import { eventually } from '../harness/poll.js';
 import { ask, dataOf, join, publish, type Stack, someone, startStack } from './fixture.js';
 
@@ -41,6 +41,54 @@ test('a path that is none is 404 with the relay’s shape of an error', async ()
       status: 404,
       body: { code: 'bad_request', retryable: false },
     });
+});
+
+describe('a call', () => {
+  const call = (to: Pod, user: string, body: object) => ask(to, 'POST', `/v1/rpc/${user}/work`, { body, key: FREE });
+
+  test('may be as large as the pod is told', async () => {
+    const wide = await startPod({
+      redisUrl: stack.redis.url,
+      name: 'wide',
+      env: { HOLDFAST_RPC_MAX_PAYLOAD_BYTES: '5000000' },
+    });
+    const sub = someone();
+    try {
+      expect(await call(wide, sub, { params: 'x'.repeat(4_900_000), waitForWorkerMs: 0 })).toMatchObject({
+        body: { code: 'no_worker', mayHaveRun: false },
+      });
+      expect(await call(wide, sub, { params: 'x'.repeat(5_100_000) })).toMatchObject({
+        status: 413,
+        body: { code: 'payload_too_large', mayHaveRun: false },
+      });
+      expect(await call(wide, sub, { params: 'x'.repeat(10_000_000) })).toMatchObject({
+        status: 413,
+        body: { error: 'a request has at most 10000000 bytes' },
+      });
+    } finally {
+      await wide.stop();
+    }
+  });
+
+  test('that waits when its pod ends is told so, with the id by which another pod has its answer', async () => {
+    const leaving = await startPod({ redisUrl: stack.redis.url, name: 'leaving', env: { HOLDFAST_DRAIN_MS: '300ms' } });
+    const sub = someone();
+    await using daemon = await join(pod, { sub });
+    const requests: ((result: unknown) => void)[] = [];
+    daemon.socket.on('rpc-request', (_request, reply) => requests.push(reply));
+    await daemon.socket.emitWithAck('rpc-register', { method: 'work' });
+    const waiting = call(leaving, sub, { params: 1 });
+    await eventually(() => requests.length === 1);
+    const [told] = await Promise.all([waiting, leaving.sigterm()]);
+    expect(told).toMatchObject({
+      status: 503,
+      body: { code: 'unavailable', retryable: true, mayHaveRun: true, id: expect.stringMatching(/^c-/) },
+    });
+    const again = call(pod, sub, { params: 1, id: told.body.id });
+    requests[0]?.('done');
+    expect(await again).toEqual({ status: 200, body: { ok: true, result: 'done' } });
+    expect(requests).toHaveLength(1);
+  });
 });
 
 describe('publishing', () => {

@@ -9,6 +9,10 @@ import type { GatewayMetrics } from '../metrics.js';
 import { counted, failure, failures, name, tenantOf } from './api.js';
 
 const failedCall = failure.extend({
+  id: z
+    .string()
+    .optional()
+    .describe("the call's, also where the request named none: with it the same call can be made again"),
   mayHaveRun: z.boolean().describe('the handler may have run, or be running'),
 });
 
@@ -51,11 +55,11 @@ export function addRpcRoutes(fastify: FastifyInstance, { rpc, metrics, callerOf 
     async (request, reply) => {
       const { params, headers } = request;
       const caller = callerOf(request);
-      const { tenant, id = headers['idempotency-key'], ...body } = request.body ?? {};
+      const { tenant, id = headers['idempotency-key'] ?? `c-${randomUUID()}`, ...body } = request.body ?? {};
       let outcome: Outcome;
       try {
         const by = { caller: `key:${caller.fingerprint}`, tenant: tenantOf(caller, tenant), user: params.user };
-        outcome = await rpc.call(readCall({ ...body, id, method: params.method }, by, () => `c-${randomUUID()}`));
+        outcome = await rpc.call(readCall({ ...body, id, method: params.method }, by, () => id));
       } catch (error) {
         outcome = failureOf(error);
       }
@@ -63,7 +67,7 @@ export function addRpcRoutes(fastify: FastifyInstance, { rpc, metrics, callerOf 
       if (outcome.ok) return { ok: true as const, result: withTexts(outcome.result) };
       const { ok, ...failed } = outcome;
       if (failed.retryable) reply.header('retry-after', 1);
-      return reply.status(ERROR_CODES[failed.code].status as 500).send(failed);
+      return reply.status(ERROR_CODES[failed.code].status as 500).send({ ...failed, id });
     },
   );
   app.get(
