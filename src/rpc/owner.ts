@@ -16,11 +16,14 @@ import { BUDGET_MS, KEEP_MS, MARGIN_MS, MAX_ATTEMPTS, type RpcSettings } from '.
 const PICK = loadScript(import.meta.url, 'pick', ['common']);
 const FINISH = loadScript(import.meta.url, 'finish', ['common']);
 const REQUEUE = loadScript(import.meta.url, 'requeue', ['common']);
+const CONFIRM = loadScript(import.meta.url, 'confirm');
 
-export const OWNER_SCRIPTS: readonly Script[] = [PICK, FINISH, REQUEUE];
+export const OWNER_SCRIPTS: readonly Script[] = [PICK, FINISH, REQUEUE, CONFIRM];
 
 /** Jobs that one script picks up at most. */
 const BATCH = 64;
+/** A call that was given to a daemon, and takes longer, is confirmed; its caller's claim ends after 1.9 s. */
+const CONFIRM_MS = 500;
 /** A job that is given up may be on its way here that long. */
 const GIVEN_UP_MS = 10_000;
 /** Requests of which this process knows that it sent them. */
@@ -116,6 +119,9 @@ export class Owner {
   readonly #sent = new Set<string>();
   /** Pick-ups whose reply was lost: their jobs were not sent. */
   readonly #unheard = new Map<string, Registration>();
+  /** Calls that were given to daemons here, by when they began, of which Redis does not know yet that they did. */
+  readonly #unconfirmed = new Map<string, number>();
+  #confirming: NodeJS.Timeout | undefined;
   /** Told to give up while the pick-up was under way. */
   readonly #givenUp = new Map<string, { readonly code: 'cancelled' | 'timeout'; readonly until: number }>();
   #tokens = 0;
@@ -136,6 +142,7 @@ export class Owner {
     this.options.connection.off('ready', this.#onReady);
     for (const { timer } of this.#inFlight.values()) clearTimeout(timer);
     this.#inFlight.clear();
+    clearTimeout(this.#confirming);
   }
 
   /** A call waits for a method of this process. */
@@ -168,7 +175,36 @@ export class Owner {
       load.waiting.add(registration);
       return void this.#putBack(scope, segment, token, id, 'unsent');
     }
-    this.#begin(keyOf(scope, id), registration, token, { ...job, id, attempt: 1, before: '' }, load);
+    const key = keyOf(scope, id);
+    this.#begin(key, registration, token, { ...job, id, attempt: 1, before: '' }, load);
+    if (!this.#inFlight.has(key)) return;
+    this.#unconfirmed.set(key, performance.now());
+    if (notAfter - clock.at() < 2 * CONFIRM_MS) this.#confirm(0);
+    else this.#confirming ??= setTimeout(() => this.#confirm(CONFIRM_MS), CONFIRM_MS);
+  }
+
+  /** Most calls have ended by then; of the others Redis must know before their caller's claim runs out. */
+  #confirm(afterMs: number): void {
+    clearTimeout(this.#confirming);
+    this.#confirming = undefined;
+    const { connection, keys, processId } = this.options;
+    const due = new Map<Registration, string[]>();
+    for (const [key, since] of this.#unconfirmed) {
+      if (performance.now() - since < afterMs) break;
+      this.#unconfirmed.delete(key);
+      const flight = this.#inFlight.get(key);
+      if (!flight) continue;
+      const ids = due.get(flight.registration);
+      if (ids) ids.push(flight.id);
+      else due.set(flight.registration, [flight.id]);
+    }
+    for (const [{ scope, segment, daemon }, ids] of due) {
+      const base = keys.rpc(scope);
+      const args = [base, segment, `${processId}|${daemon.id}|`, ...ids];
+      // what can't be told is what the caller's own look tells
+      connection.run(CONFIRM, [`${base}@reg`], args).catch(() => {});
+    }
+    if (this.#unconfirmed.size > 0) this.#confirming = setTimeout(() => this.#confirm(CONFIRM_MS), CONFIRM_MS / 2);
   }
 
   /** Whoever made the call asks whether the message that gave it to a daemon here has come. Redis says that `token` holds it. */
@@ -371,6 +407,7 @@ export class Owner {
     const { registration, timer } = flight;
     clearTimeout(timer);
     this.#inFlight.delete(key);
+    this.#unconfirmed.delete(key);
     const load = this.#loads.get(registration.daemon.id);
     if (!load) return;
     load.count--;

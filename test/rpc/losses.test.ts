@@ -94,3 +94,20 @@ describe.concurrent('a call', () => {
     expect(daemon.requests).toHaveLength(20);
   });
 });
+
+it('a call whose caller was told, and whose daemon never got it, does not run when another one comes', async () => {
+  await using redis = await startRedis({ aof: 'off' });
+  await using proxy = await startTcpProxy(redis.port);
+  await using b = await startMember(redis.url);
+  const lost = await startMember(`redis://127.0.0.1:${proxy.port}`);
+  const daemon = await lost.serve(new TestDaemon('u'), 'm');
+  // Redis takes the call, and neither the reply nor the message to the process's own inbox arrives
+  proxy.dropReplies(true);
+  expect(await lost.call('u', 'm', 'x')).toMatchObject({ code: 'unavailable', mayHaveRun: true });
+  const next = await b.serve(new TestDaemon('u'), 'm');
+  expect(await b.call('u', 'm', 'y')).toEqual({ ok: true, result: 'y' });
+  expect([daemon.requests, next.requests.map(({ params }) => params)]).toEqual([[], ['y']]);
+  proxy.dropReplies(false);
+  proxy.rst();
+  await lost[Symbol.asyncDispose]();
+});

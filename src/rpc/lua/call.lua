@@ -83,7 +83,8 @@ if is_given then
   redis.call('LPUSH', queue .. 'active', id)
   if active == 0 or is_due(now) then redis.call('PEXPIRE', queue .. 'active', IDLE) end
   redis.call('HSET', KEYS[1], 'hash', hash, 'method', method, 'process', self, 'given', instance)
-  redis.call('PEXPIREAT', KEYS[1], deadline + MINUTE)
+  -- until its worker is known to be at work, or its caller to have heard of it
+  redis.call('PEXPIREAT', KEYS[1], ARGV[7])
   if process == self then return { 'new', now, entry, 2, deadline } end
   local message = '{"type":"rpc-job","scope":"' .. scope .. '","method":"' .. method .. '","id":"' .. id .. '","fence":"' .. fence
     .. '","daemon":"' .. daemon .. '","deadline":' .. deadline .. ',"notAfter":' .. ARGV[7] .. ',"idempotent":' .. (ARGV[19] == '1' and 'true' or 'false')

@@ -46,7 +46,7 @@ local function settle(base, scope, method, id, is_result, answer, reason, now, i
   local queue = base .. method .. ':'
   local job = queue .. id
   local waiters = base .. '@rt:' .. id
-  local known = redis.call('HMGET', job, 'dl', 'rt', 'ats', 'more', 'large')
+  local known = redis.call('HMGET', job, 'dl', 'rt', 'more', 'large')
   local list = 'failed'
   redis.call('DEL', job .. ':lock')
   redis.call('LREM', queue .. 'active', 0, id)
@@ -64,17 +64,14 @@ local function settle(base, scope, method, id, is_result, answer, reason, now, i
     redis.call('PEXPIRE', queue .. list, IDLE, 'NX')
   end
   local deadline = tonumber(known[1])
-  -- both are kept for a minute beyond the deadline since it was picked up
-  if not known[3] or not deadline or now > deadline then
-    local keep = math.max(now, deadline or now) + MINUTE
-    redis.call('PEXPIREAT', job, keep)
-    redis.call('PEXPIREAT', base .. '@call:' .. id, keep)
-  end
+  local keep = math.max(now, deadline or now) + MINUTE
+  if not deadline or now > deadline then redis.call('PEXPIREAT', job, keep) end
+  redis.call('PEXPIREAT', base .. '@call:' .. id, keep)
   -- large ones for a minute only: who asks later hears that it ran
   if #answer > LARGE then redis.call('PEXPIREAT', job, now + MINUTE) end
-  if known[5] then redis.call('HSET', job, 'data', 'null') end
+  if known[4] then redis.call('HSET', job, 'data', 'null') end
   local told = {}
-  if known[4] then
+  if known[3] then
     told = redis.call('SMEMBERS', waiters)
     redis.call('DEL', waiters)
   end
