@@ -84,6 +84,8 @@ async function withClient<T>({ tenant, redisUrl }: Options, work: (client: RpcCl
     prefix: config.keyPrefix,
     graceMs: config.rpcGraceMs,
     absentGraceMs: config.rpcAbsentGraceMs,
+    maxQueued: config.rpcMaxQueued,
+    inFlight: config.rpcInFlight,
     maxPayloadBytes: config.rpcMaxPayloadBytes,
     stockMethods: config.rpcStockMethods,
   });
