@@ -1,7 +1,8 @@
 import { randomBytes } from 'node:crypto';
 import { RelayError } from '../core/errors.js';
 import { silentLogger } from '../core/ports.js';
-import { type Daemon, type DaemonAnswer, type DaemonRequest, type Dedupe, type Rpc, readName } from '../rpc/index.js';
+import type { Daemon, DaemonAnswer, DaemonRequest, Dedupe, Rpc } from '../rpc/index.js';
+import { nameOption } from './name-option.js';
 import { RpcProcess, type RpcProcessOptions } from './rpc-process.js';
 
 /** What a handler is told of the call that it runs. */
@@ -53,11 +54,13 @@ export interface RpcWorker extends AsyncDisposable {
  */
 export function createRpcWorker(redis: unknown, options: RpcWorkerOptions): RpcWorker {
   const { tenant = 'default', user, methods, dedupe, drainMs = 10_000, onReplaced } = options;
-  readName('tenant', tenant);
-  readName('user', user);
+  nameOption('createRpcWorker', 'tenant', tenant);
+  nameOption('createRpcWorker', 'user', user);
+  if (typeof methods !== 'object' || methods === null)
+    throw new TypeError('createRpcWorker: methods: wants an object of functions');
   const names = Object.keys(methods);
   for (const name of names) {
-    readName('methods', name);
+    nameOption('createRpcWorker', 'methods', name);
     if (typeof methods[name] !== 'function') throw new TypeError(`createRpcWorker: methods.${name}: wants a function`);
   }
   const member = new RpcProcess(redis, options, 'createRpcWorker');

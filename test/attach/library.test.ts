@@ -148,6 +148,40 @@ describe('a worker', () => {
   });
 });
 
+describe('an abort', () => {
+  it('before the call is its outcome', async () => {
+    const call = client.call('nobody', 'at-all', null, { signal: AbortSignal.abort() });
+    await expect(call).rejects.toBeInstanceOf(CallError);
+    await expect(call).rejects.toMatchObject({ code: 'cancelled', mayHaveRun: false });
+  });
+
+  it('while its process starts ends it, and nothing runs', async () => {
+    const ran: unknown[] = [];
+    await using worker = createRpcWorker(shared, { user: 'early', methods: { run: (params) => ran.push(params) } });
+    await worker.ready;
+    await using starting = createRpcClient(shared);
+    const giveUp = new AbortController();
+    const call = starting.call('early', 'run', 'aborted', { signal: giveUp.signal });
+    giveUp.abort();
+    await expect(call).rejects.toMatchObject({ code: 'cancelled', mayHaveRun: false });
+    await starting.call('early', 'run', 'kept');
+    expect(ran).toEqual(['kept']);
+  });
+});
+
+describe('what it takes to connect', () => {
+  it("is part of a call's time", async () => {
+    const nowhere = new Redis({ port: 1, lazyConnect: true });
+    await using far = createRpcClient(nowhere);
+    const startedAt = performance.now();
+    await expect(far.call('u', 'm', null, { timeoutMs: 300 })).rejects.toMatchObject({
+      code: 'timeout',
+      mayHaveRun: false,
+    });
+    expect(performance.now() - startedAt).toBeLessThan(1500);
+  });
+});
+
 describe('calls on a stock server', () => {
   it('cross servers that know nothing of each other, from the tick of connect on', async () => {
     const [a, b] = await Promise.all([startApp(), startApp()]);
@@ -228,8 +262,16 @@ describe('bad options', () => {
     ],
     ['a grace', () => createRpcClient(shared, { graceMs: -1 }), /^createRpcClient: graceMs: wants a whole number/],
     ['a prefix', () => createRpcClient(shared, { prefix: 'a b' }), /^createRpcClient: prefix: wants/],
+    ['a tenant', () => createRpcClient(shared, { tenant: '' }), /^createRpcClient: tenant: wants 1 to 200/],
+    ['a user', () => createRpcWorker(shared, { user: '', methods: {} }), /^createRpcWorker: user: wants 1 to 200/],
+    [
+      'a method',
+      () => createRpcWorker(shared, { user: 'u', methods: { '': () => {} } }),
+      /^createRpcWorker: methods: /,
+    ],
     ['no identify', () => attachRpc(new Server(), shared, {} as never), /^attachRpc: identify: wants a function/],
   ])('are named: %s', (_, make, message) => {
+    expect(make).toThrow(TypeError);
     expect(make).toThrow(message);
   });
 });
