@@ -1,6 +1,7 @@
 import type { Namespace, Server, Socket } from 'socket.io';
-import { RelayError, toWireError } from '../core/errors.js';
-import { type KeptRegistration, RPC_COMMANDS, type RpcParty, RpcSocket, readName, separateAcks } from '../rpc/index.js';
+import { separateAcks } from '../rpc/index.js';
+import { AttachedSocket } from './attached-socket.js';
+import { nameOption } from './name-option.js';
 import { clientOf, type RpcClient } from './rpc-client.js';
 import { RpcProcess, type RpcProcessOptions } from './rpc-process.js';
 
@@ -16,8 +17,10 @@ export interface RpcIdentity {
 }
 
 export interface AttachRpcOptions extends RpcProcessOptions {
-  /** Called once for each socket that connects. `undefined`, or a rejection: it may neither call nor serve. */
+  /** Called once for each socket that connects. `undefined`, a rejection, or more than 10 s: it may neither call nor serve. */
   readonly identify: (socket: Socket) => RpcIdentity | undefined | Promise<RpcIdentity | undefined>;
+  /** Ids of the calls of `client` are this name's, as in `createRpcClient`. Default `attached`. */
+  readonly name?: string;
 }
 
 export interface AttachedRpc extends AsyncDisposable {
@@ -30,9 +33,6 @@ export interface AttachedRpc extends AsyncDisposable {
   close(drainMs?: number): Promise<void>;
 }
 
-/** Where a socket's registrations are kept for connection state recovery: adapters carry a socket's data. */
-const KEPT = 'holdfastRpc';
-
 /**
  * Puts calls on a Socket.IO server, whatever its adapter: clients send `rpc-call`, `rpc-register` and the others of the relay's
  * protocol. Servers with the same Redis and prefix, relays among them, reach each other's clients.
@@ -42,94 +42,37 @@ const KEPT = 'holdfastRpc';
  * @throws {TypeError} in one line
  */
 export function attachRpc(io: Server | Namespace, redis: unknown, options: AttachRpcOptions): AttachedRpc {
-  const { identify } = options;
+  const { identify, name = 'attached' } = options;
   if (typeof identify !== 'function') throw new TypeError('attachRpc: identify: wants a function');
+  nameOption('attachRpc', 'name', name);
   const namespace = 'sockets' in io && 'of' in io ? io.sockets : (io as Namespace);
+  // its sockets are its children's, which count their acks themselves
+  if ('children' in namespace)
+    throw new TypeError(
+      'attachRpc: io: wants a server or one namespace (got io.of of a pattern: attach to its namespaces)',
+    );
   const member = new RpcProcess(redis, options, 'attachRpc');
   separateAcks(namespace);
-  const sockets = new Set<RpcSocket>();
-  const onConnection = (socket: Socket): void => attach(socket, member, identify, sockets);
+  const sockets = new Set<AttachedSocket>();
+  let closing: Promise<void> | undefined;
+  const onConnection = (socket: Socket): void => {
+    const attached = new AttachedSocket(socket, member.rpc, identify);
+    if (closing) attached.refuse();
+    sockets.add(attached);
+    socket.on('disconnect', () => sockets.delete(attached));
+  };
   namespace.on('connection', onConnection);
   for (const socket of namespace.sockets.values()) onConnection(socket);
   member.start().catch(() => {});
-  let closing: Promise<void> | undefined;
   const close = (drainMs = 10_000): Promise<void> => {
     closing ??= (async () => {
-      namespace.off('connection', onConnection);
       const until = performance.now() + drainMs;
+      for (const socket of sockets) socket.refuse();
       await Promise.all([...sockets].map((socket) => socket.retire(until)));
       await member.stop();
+      namespace.off('connection', onConnection);
     })();
     return closing;
   };
-  return { client: clientOf(member, 'default', 'service:attached'), close, [Symbol.asyncDispose]: close };
-}
-
-function attach(
-  socket: Socket,
-  { rpc }: RpcProcess,
-  identify: AttachRpcOptions['identify'],
-  sockets: Set<RpcSocket>,
-): void {
-  let hasEnded: boolean | undefined;
-  const opening = open();
-  // whoever asks hears it
-  opening.catch(() => {});
-  socket.on('disconnect', (reason) => {
-    hasEnded = reason === 'client namespace disconnect' || reason === 'server namespace disconnect';
-    void opening.then((party) => end(party, hasEnded === true)).catch(() => {});
-  });
-  for (const command of RPC_COMMANDS)
-    socket.on(command, (...args: unknown[]) => {
-      const ack = args.at(-1);
-      const reply = typeof ack === 'function' ? (ack as (answer: object) => void) : () => {};
-      opening
-        .then((party) => party.answer(command, args[0]))
-        .then(
-          (answer) => reply(answer),
-          (error: unknown) => reply({ ok: false, ...toWireError(error), mayHaveRun: false }),
-        );
-    });
-
-  async function open(): Promise<RpcSocket> {
-    let identity: RpcIdentity | undefined;
-    try {
-      identity = await identify(socket);
-    } catch (cause) {
-      throw new RelayError('unauthorized', 'this socket may neither call nor serve', { cause });
-    }
-    if (!identity) throw new RelayError('unauthorized', 'this socket may neither call nor serve');
-    const party = partyOf(identity);
-    const data = socket.data as { [KEPT]?: readonly KeptRegistration[] };
-    const opened: RpcSocket = new RpcSocket({
-      socket,
-      rpc,
-      party: () => party,
-      onChange: async () => {
-        data[KEPT] = opened.kept;
-      },
-    });
-    sockets.add(opened);
-    if (socket.recovered && data[KEPT]) {
-      opened.inherit(data[KEPT]);
-      opened.takeUp();
-    }
-    return opened;
-  }
-
-  async function end(party: RpcSocket, isFinal: boolean): Promise<void> {
-    sockets.delete(party);
-    await party.end(isFinal);
-  }
-}
-
-function partyOf(identity: RpcIdentity): RpcParty {
-  const user = readName('user', identity.user);
-  const tenant = readName('tenant', identity.tenant ?? 'default');
-  return {
-    tenant,
-    user,
-    mayCall: identity.mayCall ?? ((target) => target === user),
-    mayRegister: identity.mayRegister ?? (() => true),
-  };
+  return { client: clientOf(member, 'default', `service:${name}`), close, [Symbol.asyncDispose]: close };
 }
