@@ -40,7 +40,12 @@ export function createMeter({ version = 'unknown' }: { readonly version?: string
   return meter;
 }
 
-/** A meter on somebody's registry. */
+type GaugeRead = Parameters<Meter['gauge']>[1];
+
+/** Whoever is asked for a gauge's value: one for each part. */
+const GAUGE_READS = new WeakMap<object, GaugeRead[]>();
+
+/** A meter on somebody's registry. Parts that share it share their metrics: counts add up, and so do gauges. */
 export function meterOn(registry: Registry): Meter {
   return {
     counter: (spec) => counterOn(registry, spec),
@@ -52,7 +57,9 @@ export function meterOn(registry: Registry): Meter {
 function counterOn(registry: Registry, spec: CounterSpec): Counter {
   if (!spec.name.endsWith('_total')) throw new TypeError(`counter ${spec.name}: wants the suffix _total`);
   const series = new Series(spec.name, spec.labels);
-  const counter = new PromCounter({ ...named(spec), labelNames: series.names, registers: [registry] });
+  const counter =
+    existing<PromCounter>(registry, spec.name, 'inc') ??
+    new PromCounter({ ...named(spec), labelNames: series.names, registers: [registry] });
   for (const labels of series.all()) counter.inc(labels, 0);
   return {
     inc: (labels = {}, by = 1) => {
@@ -64,13 +71,16 @@ function counterOn(registry: Registry, spec: CounterSpec): Counter {
 
 function histogramOn(registry: Registry, spec: HistogramSpec): Histogram {
   const series = new Series(spec.name, spec.labels);
-  const histogram = new PromHistogram({
-    ...named(spec),
-    labelNames: series.names,
-    buckets: [...spec.buckets],
-    registers: [registry],
-  });
-  for (const labels of series.all()) histogram.zero(labels);
+  const known = existing<PromHistogram>(registry, spec.name, 'observe');
+  const histogram =
+    known ??
+    new PromHistogram({
+      ...named(spec),
+      labelNames: series.names,
+      buckets: [...spec.buckets],
+      registers: [registry],
+    });
+  if (!known) for (const labels of series.all()) histogram.zero(labels);
   return {
     observe: (value, labels = {}) => {
       series.check(labels);
@@ -79,9 +89,14 @@ function histogramOn(registry: Registry, spec: HistogramSpec): Histogram {
   };
 }
 
-function gaugeOn(registry: Registry, spec: GaugeSpec, read: Parameters<Meter['gauge']>[1]): void {
+function gaugeOn(registry: Registry, spec: GaugeSpec, read: GaugeRead): void {
   const series = new Series(spec.name, spec.labels);
-  new PromGauge({
+  const known = existing<PromGauge>(registry, spec.name, 'set');
+  const reads = known && GAUGE_READS.get(known);
+  if (reads) return void reads.push(read);
+  if (known) throw new TypeError(`${PREFIX}${spec.name}: the registry has a metric of that name already`);
+  const own = [read];
+  const gauge: PromGauge = new PromGauge({
     ...named(spec),
     labelNames: series.names,
     registers: [registry],
@@ -89,13 +104,24 @@ function gaugeOn(registry: Registry, spec: GaugeSpec, read: Parameters<Meter['ga
       this.reset();
       // reset leaves a 0 behind where there are no labels, and unknown is absent
       if (series.names.length === 0) this.remove();
-      const now = read() ?? [];
-      for (const [labels, value] of typeof now === 'number' ? [[{}, now] as const] : now) {
-        series.check(labels);
-        this.set(labels, value);
+      for (const one of own) {
+        const now = one() ?? [];
+        for (const [labels, value] of typeof now === 'number' ? [[{}, now] as const] : now) {
+          series.check(labels);
+          this.inc(labels, value);
+        }
       }
     },
   });
+  GAUGE_READS.set(gauge, own);
+}
+
+/** What another part has declared on the same registry, which may be another copy of prom-client's. */
+function existing<T>(registry: Registry, name: string, method: 'inc' | 'observe' | 'set'): T | undefined {
+  const known: unknown = registry.getSingleMetric(PREFIX + name);
+  if (known === undefined || known === null) return undefined;
+  if (typeof (known as Record<string, unknown>)[method] === 'function') return known as T;
+  throw new TypeError(`${PREFIX}${name}: the registry has another kind of metric of that name already`);
 }
 
 function named({ name, help }: { readonly name: string; readonly help: string }): { name: string; help: string } {

@@ -1,6 +1,7 @@
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { Redis } from 'ioredis';
+import { Registry } from 'prom-client';
 import { Server } from 'socket.io';
 import { io as connect, type Socket } from 'socket.io-client';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
@@ -249,6 +250,21 @@ describe('a stock daemon that moves to another server', () => {
     expect(await second).toMatchObject({ ok: true, result: 'second' });
     for (const socket of [caller, daemon]) socket.disconnect();
     await Promise.all([a.stop(), b.stop()]);
+  });
+});
+
+describe('one registry', () => {
+  it('holds what all parts of an app count, added up', async () => {
+    const registry = new Registry();
+    await using worker = createRpcWorker(shared, { user: 'counted', methods: { one: () => 1 }, registry });
+    await using other = createRpcWorker(shared, { user: 'counted', methods: { two: () => 2 }, registry });
+    await using caller = createRpcClient(shared, { registry });
+    await Promise.all([worker.ready, other.ready]);
+    expect(await caller.call('counted', 'one')).toBe(1);
+    const text = await registry.metrics();
+    expect(text).toMatch(/^holdfast_rpc_registrations 2$/m);
+    expect(text).toMatch(/^holdfast_rpc_requests_total\{outcome="ok"\} 1$/m);
+    expect(text).toMatch(/^holdfast_rpc_inflight 0$/m);
   });
 });
 
