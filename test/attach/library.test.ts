@@ -168,6 +168,42 @@ describe('an abort', () => {
     await starting.call('early', 'run', 'kept');
     expect(ran).toEqual(['kept']);
   });
+
+  it('while Redis stands still ends it at once, and its handler is told when Redis is back', async () => {
+    const reasons: unknown[] = [];
+    await using worker = createRpcWorker(shared, {
+      user: 'still',
+      methods: {
+        wait: (_params, { signal }) =>
+          new Promise((resolve) => {
+            signal.addEventListener('abort', () => {
+              reasons.push(signal.reason.code);
+              resolve(null);
+            });
+          }),
+      },
+    });
+    await worker.ready;
+    const giveUp = new AbortController();
+    const calling = client.call('still', 'wait', null, { signal: giveUp.signal, timeoutMs: 60_000 });
+    // Redis has heard from the worker that it has begun
+    await eventually(async () => {
+      const [call = ''] = await shared.keys('hf:rpc:{default/still}:@call:*');
+      return (await shared.hget(call, 'begun')) === '1';
+    });
+    const pausedAt = performance.now();
+    redis.pause();
+    giveUp.abort();
+    try {
+      await expect(calling).rejects.toMatchObject({ code: 'cancelled', mayHaveRun: true });
+      expect(performance.now() - pausedAt).toBeLessThan(1500);
+      // longer than one try to cancel
+      await new Promise((resolve) => setTimeout(resolve, 2500 - (performance.now() - pausedAt)));
+    } finally {
+      redis.resume();
+    }
+    await eventually(() => expect(reasons).toEqual(['cancelled']), { withinMs: 10_000 });
+  });
 });
 
 describe('what it takes to connect', () => {
