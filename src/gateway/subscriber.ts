@@ -73,9 +73,17 @@ export class Subscriber {
     return this.#state;
   }
 
+  /** Beside what any client may leave unread: of one that calls or serves, whose answers and requests are large. */
+  allowance = 0;
+
   /** More than is kept for it of what can't be given again later: ephemeral events, answers. Live entries are within the limit. */
   get leavesTooMuch(): boolean {
-    return this.outbox.unsentBytes - this.pageBytes > MAX_UNSENT_BYTES + BEHIND_BYTES;
+    return this.outbox.unsentBytes - this.pageBytes > MAX_UNSENT_BYTES + BEHIND_BYTES + this.allowance;
+  }
+
+  /** It should be given no more of what can wait. */
+  get isLoaded(): boolean {
+    return this.outbox.unsentBytes - this.pageBytes > MAX_UNSENT_BYTES;
   }
 
   move(next: SubscriberState): void {

@@ -20,6 +20,8 @@ export interface Daemon {
   readonly id: string;
   readonly tenant: string;
   readonly user: string;
+  /** It has much to read, and should get nothing more just now. */
+  readonly isLoaded?: boolean;
   /** Calls `answer` at most once, within `leftMs` or never. */
   deliver(request: DaemonRequest, leftMs: number, answer: (answer: DaemonAnswer) => void): void;
   /** Nobody waits for that request any more. */

@@ -24,6 +24,7 @@ export const OWNER_SCRIPTS: readonly Script[] = [PICK, FINISH, REQUEUE, CONFIRM]
 const BATCH = 64;
 /** A call that was given to a daemon, and takes longer, is confirmed; its caller's claim ends after 1.9 s. */
 const CONFIRM_MS = 500;
+const LOADED_MS = 50;
 /** A job that is given up may be on its way here that long. */
 const GIVEN_UP_MS = 10_000;
 /** Requests of which this process knows that it sent them. */
@@ -171,8 +172,8 @@ export class Owner {
     if (isLate || registration?.fence !== fence || !this.#mayPick(registration))
       return void this.#putBack(scope, segment, token, id, isLate ? 'late' : 'unsent');
     const load = this.#loadOf(registration.daemon);
-    if (load.count >= settings.inFlight) {
-      load.waiting.add(registration);
+    if (load.count >= settings.inFlight || registration.daemon.isLoaded) {
+      this.#wait(registration, load);
       return void this.#putBack(scope, segment, token, id, 'unsent');
     }
     const key = keyOf(scope, id);
@@ -264,10 +265,9 @@ export class Owner {
       do {
         registration.mustPickAgain = false;
         const free = Math.min(BATCH, this.options.settings.inFlight - load.count);
-        if (free <= 0) {
+        if (free <= 0 || registration.daemon.isLoaded) {
           registration.isPicking = false;
-          load.waiting.add(registration);
-          return;
+          return this.#wait(registration, load);
         }
         // kept before the answer is awaited: others pick for the same daemon
         load.count += free;
@@ -414,6 +414,12 @@ export class Owner {
     load.inWork--;
     if (isOnlyIts(registration, flight)) load.own--;
     this.#fill(load);
+  }
+
+  /** Until a place is free; one that has much to read is looked at again. */
+  #wait(registration: Registration, load: Load): void {
+    load.waiting.add(registration);
+    if (registration.daemon.isLoaded) setTimeout(() => this.#fill(load), LOADED_MS).unref();
   }
 
   /** A place has become free: the next method in turn has it. */

@@ -52,6 +52,8 @@ export interface RpcSocketOptions {
   readonly onChange?: () => Promise<boolean | void>;
   /** Something was written to the socket. */
   readonly onSent?: () => void;
+  /** The client has much to read: it gets nothing more until it has. */
+  readonly isLoaded?: () => boolean;
   /** What is written in one turn of the loop leaves together. */
   readonly inOneSegment?: (write: () => void) => void;
 }
@@ -183,6 +185,10 @@ export class RpcSocket implements Daemon {
   }
 
   // --- as a daemon
+
+  get isLoaded(): boolean {
+    return this.options.isLoaded?.() ?? false;
+  }
 
   deliver(request: DaemonRequest, leftMs: number, answer: (answer: DaemonAnswer) => void): void {
     const { socket, onSent, inOneSegment = (write) => write() } = this.options;

@@ -28,6 +28,8 @@ const COMMAND_SIZE = 200;
 const KEPT = { room: 4000, from: 64, token: 16_384, user: 200 } as const;
 /** Pages that replays read at once in this pod: recovery reads over the same connection. */
 const REPLAY_READS = 2;
+/** Largest results, or requests, that a client may leave unread: 16 MB as the limits are. */
+const UNREAD_PAYLOADS = 16;
 /** A subscribe waits so long for its record to be stored. */
 const SAVE_MS = 1500;
 
@@ -40,6 +42,7 @@ export interface CommandOptions {
   readonly presence: Presence;
   readonly verifier: TokenVerifier;
   readonly slowReaderMs: number;
+  readonly rpcMaxPayloadBytes: number;
   readonly metrics: GatewayMetrics;
   readonly logger: Logger;
 }
@@ -74,6 +77,7 @@ export class Commands {
     inTurn('unsubscribe', ['room'], (payload) => this.#unsubscribe(session, payload));
     for (const command of RPC_COMMANDS)
       listen(command, (payload, reply) => {
+        session.subscriber.allowance = UNREAD_PAYLOADS * this.options.rpcMaxPayloadBytes;
         void this.#answer(session, command, () => session.rpc.answer(command, payload), reply);
       });
     inTurn('auth-refresh', ['token'], (payload) => this.#refresh(session, payload));

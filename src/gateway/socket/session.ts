@@ -26,6 +26,7 @@ export interface SessionContext extends ResumableContext<ResumeState> {
   readonly messagesPerSecond: number;
   readonly publishesPerSecond: number;
   readonly rpc: Rpc;
+  readonly rpcMaxPayloadBytes: number;
 }
 
 /** One connected client: its identity, its resume record and its limits. */
@@ -67,6 +68,7 @@ export class Session extends Resumable<ResumeState> {
       }),
       onChange: () => this.save(),
       inOneSegment: (write) => subscriber.outbox.inOneSegment(write),
+      isLoaded: () => subscriber.isLoaded,
       onSent: () => {
         if (subscriber.leavesTooMuch) subscriber.closeAsSlow(context.metrics, 'requests are not read');
       },

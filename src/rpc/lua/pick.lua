@@ -2,6 +2,7 @@
 -- KEYS 1 registry
 -- ARGV 1 base  2 method  3 `fence|process|daemon`  4 token  5 instance that gets them  6 at most  7 process  8 not after, Redis ms
 -- → {'moved', entry} | {'late', now} | {'ok', now, still waiting, id, data, deadline, attempt, instance that had it, '1' = idempotent, marked, fence, …}
+local MOST_BYTES = 1048576 -- of params that one pick brings, and one more job's
 local base, method, owner, token, instance = unpack(ARGV, 1, 5)
 local queue = base .. method .. ':'
 local entry = redis.call('HGET', KEYS[1], method) or ''
@@ -10,9 +11,10 @@ local now = redis_ms()
 if now > tonumber(ARGV[8]) then return { 'late', now } end
 local out = { 'ok', now, 0 }
 local left = tonumber(ARGV[6])
+local bytes = 0
 local is_empty = false
 for _ = 1, 200 do
-  if left == 0 then break end
+  if left == 0 or bytes > MOST_BYTES then break end
   local id = redis.call('LMOVE', queue .. 'wait', queue .. 'active', 'RIGHT', 'LEFT')
   if not id then
     is_empty = true
@@ -29,6 +31,7 @@ for _ = 1, 200 do
     if not data[6] then redis.call('DEL', job) end
   else
     left = left - 1
+    bytes = bytes + #data[1]
     local given = known[3] or ''
     local attempt = (data[7] or 0) + 1
     redis.call('SET', job .. ':lock', token, 'PX', deadline - now + MINUTE)
