@@ -43,7 +43,9 @@ export function open(url: string, options: Partial<ClientOptions> = {}): Told {
 /** A subscription whose events are kept. */
 export function collect(client: Client, room: string, from?: string) {
   const events: RelayEvent[] = [];
-  const subscription: Subscription = client.subscribe(room, { from, onEvent: (event) => events.push(event) });
+  // comings and goings are told in the room of their user, too
+  const onEvent = (event: RelayEvent) => event.event === 'presence' || events.push(event);
+  const subscription: Subscription = client.subscribe(room, { from, onEvent });
   return { subscription, events, data: (): unknown[] => events.map(({ data }) => data) };
 }
 
