@@ -28,7 +28,7 @@ export default defineConfig({
           include: ['test/**/*.test.ts'],
           exclude: ['test/containers/**', 'test/**/*.long.test.ts'],
           pool: 'forks',
-          maxWorkers: 3,
+          maxWorkers: 2,
           testTimeout: 60_000,
           hookTimeout: 60_000,
         },
