@@ -202,8 +202,13 @@ export class Owner {
     for (const [{ scope, segment, daemon }, ids] of due) {
       const base = keys.rpc(scope);
       const args = [base, segment, `${processId}|${daemon.id}|`, ...ids];
-      // what can't be told is what the caller's own look tells
-      connection.run(CONFIRM, [`${base}@reg`], args).catch(() => {});
+      connection
+        .run(CONFIRM, [`${base}@reg`], args)
+        .then((cancelled) => {
+          for (const id of cancelled as string[]) this.giveUp(scope, id, 'cancelled');
+        })
+        // what can't be told is what the caller's own look tells
+        .catch(() => {});
     }
     if (this.#unconfirmed.size > 0) this.#confirming = setTimeout(() => this.#confirm(CONFIRM_MS), CONFIRM_MS / 2);
   }

@@ -81,6 +81,8 @@ export class Rpc extends Service {
       joinsWrites: true,
       opensLater: true,
     });
+    this.#connection.on('down', () => this.#clock.doubt());
+    this.#connection.on('ready', () => void this.#checkRedis());
     const shared = { connection: this.#connection, clock: this.#clock, keys, processId, settings, metrics, logger };
     this.#registrations = new Registrations({
       ...shared,
@@ -281,8 +283,6 @@ export class Rpc extends Service {
 
   protected async onStart(): Promise<void> {
     const connection = this.#connection;
-    connection.on('down', () => this.#clock.doubt());
-    connection.on('ready', () => void this.#checkRedis());
     connection.open();
     while (!(await connection.whenUp(500))) if (connection.isClosed) throw new Error('stopped while starting');
     // what is not known there would be sent twice when it is first used

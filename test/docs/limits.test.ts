@@ -25,7 +25,7 @@ const LIMITS: readonly (readonly [file: string, name: string, value: number, pag
   ['gateway/socket/commands', 'COMMAND_SIZE', 200, 'protocol', 'each counting 200 beside its own'],
   ['gateway/socket/handshake', 'HOLD_MS', 5000, 'protocol', 'the transport is closed after 5 to 10 s'],
   ['gateway/http/server', 'MAX_LIST', 100, 'protocol', 'A list of 1 to 100 such objects'],
-  ['gateway/http/server', 'MAX_BODY_BYTES', 2_000_000, 'protocol', 'HTTP body; list of events | 2,000,000 bytes; 100'],
+  ['gateway/http/server', 'MIN_BODY_BYTES', 2_000_000, 'protocol', 'HTTP body; list of events | 2,000,000 bytes; 100'],
   ['gateway/http/server', 'MAX_HISTORY', 1000, 'protocol', '`limit` | 1 to 1000'],
   ['gateway/history', 'MAX_SCANNED', 5000, 'protocol', '5,000 entries looked at'],
   ['gateway/outbox', 'BEHIND_BYTES', 262_144, 'protocol', 'unsent bytes of a socket | 256 KiB'],

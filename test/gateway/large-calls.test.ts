@@ -19,9 +19,7 @@ it('twenty calls at once with params and results of 900 kB close neither their d
     ack(params === 'give' ? LARGE : params.length);
   });
   await daemon.socket.emitWithAck('rpc-register', { method: 'm' });
-  const given = Array.from({ length: 5 }, () =>
-    caller.socket.emitWithAck('rpc-call', { method: 'm', params: 'give' }),
-  );
+  const given = Array.from({ length: 5 }, () => caller.socket.emitWithAck('rpc-call', { method: 'm', params: 'give' }));
   for (const answer of await Promise.all(given)) expect(answer).toEqual({ ok: true, result: LARGE });
   const taken = Array.from({ length: 15 }, () => caller.socket.emitWithAck('rpc-call', { method: 'm', params: LARGE }));
   for (const answer of await Promise.all(taken)) expect(answer).toEqual({ ok: true, result: LARGE.length });
