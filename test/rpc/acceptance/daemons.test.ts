@@ -51,6 +51,8 @@ describe.concurrent('a daemon', () => {
     const running = caller.call('work', { user, ms: 60_000, timeoutMs: 30_000 });
     await begun(rig, caller);
     await daemon.kill();
+    // until its pod has seen the end, a call would be written to a socket that nobody reads
+    await eventually(async () => (await rig.methodsOf(user)).get('work') === '-', { what: 'its pod to know' });
     const waiting = caller.call('work', { user, timeoutMs: 30_000 });
     const refusing = caller.call('work', { user, waitForWorkerMs: 0 });
     const lost = { ok: false, code: 'worker_lost', retryable: true };
