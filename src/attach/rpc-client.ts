@@ -114,7 +114,8 @@ async function make(member: RpcProcess, request: CallRequest, signal: AbortSigna
     await Promise.race([isUp(member, Math.min(START_MS, request.timeoutMs)), aborted]);
     if (signal.aborted) return failureOf(new RelayError('cancelled'));
     const timeoutMs = Math.ceil(request.timeoutMs - (performance.now() - startedAt));
-    if (timeoutMs <= 0) return failureOf(new RelayError('timeout'));
+    // a timer may end a millisecond before its time
+    if (timeoutMs <= 1) return failureOf(new RelayError('timeout'));
     const calling = member.rpc.call({ ...request, timeoutMs });
     const outcome = await Promise.race([calling, aborted]);
     if (outcome) return outcome;
