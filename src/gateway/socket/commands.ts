@@ -25,7 +25,7 @@ const MAX_WAITING = 500_000;
 /** What each of them counts beside its texts. */
 const COMMAND_SIZE = 200;
 /** What a command that waits is kept of: longer than any room, position or token, or as long as any name. */
-const KEPT = { room: 4000, from: 64, token: 16_384, user: 200 } as const;
+const KEPT = { room: 4000, from: 64, token: 16_384 } as const;
 /** Pages that replays read at once in this pod: recovery reads over the same connection. */
 const REPLAY_READS = 2;
 /** Largest results, or requests, that a client may leave unread: 16 MB as the limits are. */

@@ -1,6 +1,7 @@
 import { expect } from 'vitest';
 import { sleep } from '../../../src/core/sleep.js';
 import type { Pod } from '../../harness/pod.js';
+import { eventually } from '../../harness/poll.js';
 import { CallLoad, slowest, type Told, tally, wordOf } from '../../harness/rpc-calls.js';
 import { printFaults } from '../../harness/rpc-ledger.js';
 import type { RpcRig } from '../../harness/rpc-rig.js';
@@ -38,7 +39,8 @@ export async function linkCut(rig: RpcRig, index: number, cutMs: number, everyMs
   const load = (from: Pod, to: Pod): CallLoad =>
     new CallLoad(everyMs, () => callerOn(from).call('work', { user: daemons.userOn(to), ms: 10, timeoutMs: 4000 }));
   const loads = { fromCut: load(cut, far), toCut: load(near, cut), between: load(near, far) };
-  await sleep(500);
+  const isUnderWay = () => Object.values(loads).every(({ made }) => made >= 5);
+  await eventually(isUnderWay, { what: 'all loads to be under way' });
   const proxy = rig.proxies[rig.pods.indexOf(cut)];
   proxy?.blackhole(true);
   await sleep(cutMs);

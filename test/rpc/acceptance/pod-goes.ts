@@ -2,6 +2,7 @@ import { expect } from 'vitest';
 import { sleep } from '../../../src/core/sleep.js';
 import type { Exit } from '../../harness/child.js';
 import type { Pod } from '../../harness/pod.js';
+import { eventually } from '../../harness/poll.js';
 import { type Caller, CallLoad, slowest, type Told, tally, wordOf } from '../../harness/rpc-calls.js';
 import { printFaults } from '../../harness/rpc-ledger.js';
 import { type RpcRig, type Spread, someone } from '../../harness/rpc-rig.js';
@@ -166,7 +167,8 @@ export async function callerReturnsLate(rig: RpcRig): Promise<readonly One[]> {
   const attached = caller.call('work', { user: daemons.userOn(other), ms: 600, id: key });
   await begun(rig, caller);
   await pod.sigkill();
-  await sleep(1000); // both have finished by then
+  const inWork = `hf:rpc:{default/${daemons.userOn(other)}}:work:active`;
+  await eventually(async () => (await rig.admin.llen(inWork)) === 0, { what: 'both to have finished' });
   const elsewhere = await rig.caller(caller.user);
   const asked = await elsewhere.client.request('rpc-attach', { id: key, user: daemons.userOn(other) });
   answers.push({ outcome: asked.ok ? 'ok' : (asked.code ?? 'none'), ms: 0, runs: 1 });

@@ -94,7 +94,7 @@ async function killAmongThirty(rig: RpcRig): Promise<Tally> {
   const load = new CallLoad(20, (n) =>
     callerOn(n % 2 === 0 ? near : far).call('work', { user: users[n % 30] as string, ms: 50 }),
   );
-  await sleep(500);
+  await eventually(() => load.made >= 25, { what: 'calls before the kill' });
   await pod.sigkill();
   await eventually(() => load.made > 150, { what: 'calls after the kill' });
   const told = await load.stop();
