@@ -1,0 +1,70 @@
+-- Tenants, devices, API keys and revocations: what admission asks for. A tenant or device without a row is a good one.
+
+create table tenants (
+  id text primary key,
+  status text not null default 'active' check (status in ('active', 'archived')),
+  created_at timestamptz not null default now(),
+  changed_at timestamptz not null default now()
+);
+
+create table devices (
+  tenant text not null,
+  user_id text not null,
+  id text not null,
+  -- SHA-256 of the device's token, if it has one of ours
+  token_hash bytea unique check (octet_length(token_hash) = 32),
+  paired_at timestamptz,
+  revoked_at timestamptz,
+  created_at timestamptz not null default now(),
+  primary key (tenant, user_id, id)
+);
+
+create table api_keys (
+  -- public: the part of the key that is no secret
+  id text primary key,
+  -- null: for every tenant
+  tenant text,
+  -- SHA-256 of the whole key
+  key_hash bytea not null check (octet_length(key_hash) = 32),
+  scopes text[] not null,
+  label text not null default '',
+  expires_at timestamptz,
+  revoked_at timestamptz,
+  created_at timestamptz not null default now()
+);
+
+-- Of tokens that others issue: a user's, up to a time of issue (`not_before`), or one by its `jti`
+create table revocations (
+  tenant text not null,
+  kind text not null check (kind in ('user', 'token')),
+  id text not null,
+  not_before timestamptz not null default now(),
+  -- when every token that it is about has expired, and the row may go
+  expires_at timestamptz,
+  primary key (tenant, kind, id)
+);
+
+-- A notice names what changed, as a JSON list; names have at most 200 characters, so it stays below the 8,000 bytes of NOTIFY.
+create function holdfast_admission_notice() returns trigger language plpgsql as $$
+declare
+  row_of record;
+begin
+  if tg_op = 'DELETE' then row_of := old; else row_of := new; end if;
+  perform pg_notify('holdfast_admission', (case tg_table_name
+    when 'tenants' then json_build_array('tenant', row_of.id)
+    when 'devices' then json_build_array('device', row_of.tenant, row_of.user_id, row_of.id)
+    when 'api_keys' then json_build_array('key', row_of.id)
+    else json_build_array(row_of.kind, row_of.tenant, row_of.id)
+  end)::text);
+  return null;
+end
+$$;
+
+create trigger tenants_notice after insert or update or delete on tenants
+  for each row execute function holdfast_admission_notice();
+create trigger devices_notice after insert or update or delete on devices
+  for each row execute function holdfast_admission_notice();
+create trigger api_keys_notice after insert or update or delete on api_keys
+  for each row execute function holdfast_admission_notice();
+create trigger revocations_notice after insert or update or delete on revocations
+  for each row execute function holdfast_admission_notice();
