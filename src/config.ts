@@ -52,6 +52,11 @@ const url = z.string().superRefine((value, context) => {
   });
 });
 
+const databaseUrl = z.string().superRefine((value, context) => {
+  if (/^postgres(ql)?:\/\/[^,]+$/.test(value) && URL.canParse(value)) return;
+  context.addIssue({ code: 'custom', message: 'postgres://[user:password@]host:port/database' });
+});
+
 /** What is fetched without credentials: it is no secret, and is printed. */
 function isPlainHttpUrl(value: string): boolean {
   if (!URL.canParse(value)) return false;
@@ -101,7 +106,19 @@ export const OPTIONS = {
   opsPort: option('OPS_PORT', integer(0, 65_535), 3001, 'private listener: probes, status, metrics'),
   opsHost: option('HOLDFAST_OPS_HOST', text, '0.0.0.0', 'address of the private listener'),
   redisUrl: secret<string | undefined>('REDIS_URL', url, undefined, 'the Redis of the log; unset = a private one'),
-  dataDir: option('HOLDFAST_DATA_DIR', text, '.holdfast', 'folder of the private Redis and its secrets'),
+  databaseUrl: secret<string | undefined>(
+    'DATABASE_URL',
+    databaseUrl,
+    undefined,
+    'the Postgres of admission; unset = a private one beside a private Redis, else none',
+  ),
+  migrate: option(
+    'HOLDFAST_MIGRATE',
+    flag,
+    true,
+    'bring the schema up to date at start; off = refuse to start on an old one',
+  ),
+  dataDir: option('HOLDFAST_DATA_DIR', text, '.holdfast', 'folder of the private Redis and Postgres and their secrets'),
   pod: option('HOLDFAST_POD', name, hostname(), "this pod's name, stable over restarts and unique among live pods"),
   partitions: option<number | undefined>(
     'HOLDFAST_PARTITIONS',
@@ -155,6 +172,72 @@ export const OPTIONS = {
     'the one algorithm of a public key or key set',
   ),
   apiKeys: secret<readonly ApiKey[]>('HOLDFAST_API_KEYS', apiKeys, [], 'bearer keys of the HTTP API: key[:tenant], …'),
+
+  admissionOnError: option<string>(
+    'HOLDFAST_ADMISSION_ON_ERROR',
+    oneOf(['open', 'closed']),
+    'open',
+    'whoever is proven but whose status Postgres cannot say: let in, or sent away to come back',
+  ),
+  admissionStrict: option('HOLDFAST_ADMISSION_STRICT', flag, false, 'a tenant without a row is inactive'),
+  admissionRevalidateMs: option(
+    'HOLDFAST_ADMISSION_REVALIDATE_MS',
+    duration(SECOND, HOUR),
+    30 * SECOND,
+    'open sockets are checked again that often',
+  ),
+  admissionPool: option('HOLDFAST_ADMISSION_POOL', integer(1, 100), 4, 'connections to Postgres that serve'),
+  singleSession: option<string>(
+    'HOLDFAST_SINGLE_SESSION',
+    oneOf(['off', 'device']),
+    'device',
+    'one connection for each device that a token names, over all pods',
+  ),
+  settleMs: option(
+    'HOLDFAST_SETTLE_MS',
+    duration(0, MINUTE),
+    2500,
+    'a device whose connection is alive keeps it for that long against a new one',
+  ),
+  flapMax: option('HOLDFAST_ADMISSION_FLAP_MAX', integer(1, 10_000), 20, 'connects of a device within the flap window'),
+  flapMs: option('HOLDFAST_ADMISSION_FLAP_MS', duration(SECOND, DAY), 5 * MINUTE, 'the flap window'),
+  reconnectMax: option(
+    'HOLDFAST_ADMISSION_RECONNECT_MAX',
+    integer(1, 10_000),
+    5,
+    'connects of a device within the reconnect window',
+  ),
+  reconnectMs: option('HOLDFAST_ADMISSION_RECONNECT_MS', duration(SECOND, HOUR), 10 * SECOND, 'the reconnect window'),
+  warmUpMax: option(
+    'HOLDFAST_ADMISSION_WARMUP_MAX',
+    integer(1, 10_000),
+    20,
+    'in place of HOLDFAST_ADMISSION_RECONNECT_MAX while the cluster warms up',
+  ),
+  warmUpMs: option(
+    'HOLDFAST_ADMISSION_WARMUP_MS',
+    duration(0, HOUR),
+    30 * SECOND,
+    'so long the cluster warms up after a pod started, drained or died',
+  ),
+  loopMs: option(
+    'HOLDFAST_ADMISSION_LOOP_MS',
+    duration(SECOND, HOUR),
+    MINUTE,
+    'two living clients of one device take it from each other at most twice in that time',
+  ),
+  connectsPerSecond: option(
+    'HOLDFAST_ADMISSION_CONNECTS_PER_SECOND',
+    integer(1, 1_000_000),
+    50,
+    'per address, with HOLDFAST_TRUST_PROXY; a burst: ten times that',
+  ),
+  trustProxy: option<number | undefined>(
+    'HOLDFAST_TRUST_PROXY',
+    integer(0, 10),
+    undefined,
+    'proxies before this pod that set X-Forwarded-For; 0 = none; unset = not known, and nothing counts per address',
+  ),
 
   logMaxEntries: option(
     'HOLDFAST_LOG_MAX_ENTRIES',
