@@ -19,6 +19,10 @@ export interface Identity {
   readonly user: string;
   /** From the token; what a client claims beside it proves nothing. */
   readonly device: string | undefined;
+  /** The token's own name (`jti`), by which it can be revoked, if it is one that can. */
+  readonly tokenId: string | undefined;
+  /** When the token was issued (`iat`), in ms since 1970: a user's tokens up to some time can be revoked. */
+  readonly issuedAt: number | undefined;
   /** When its socket must end, in ms since 1970: the token's `exp`, or 2 s later if it came in after that. */
   readonly expiresAt: number;
   readonly permissions: Permissions;
@@ -109,28 +113,40 @@ function keyOf(algorithm: string): { readonly type: string; readonly curve?: str
 }
 
 function identityOf(payload: JWTPayload): Identity {
-  const { sub: user, exp, iat, tenant = 'default', device, caps } = payload;
-  const areNames = isName(user) && isName(tenant) && (device === undefined || isName(device));
-  if (!areNames || typeof exp !== 'number') throw new RelayError('unauthorized');
+  const { sub: user, exp, iat, jti, tenant = 'default', device, caps } = payload;
+  if (!isName(user) || !isName(tenant) || !(device === undefined || isName(device)) || typeof exp !== 'number')
+    throw new RelayError('unauthorized');
   const now = Date.now();
   const end = exp * 1000;
   if (end + EXPIRY_GRACE_MS <= now) throw new RelayError('token_expired');
   // jose looks at `iat` only under a maximum age; a token from the future is nobody's
   if (iat !== undefined && !(typeof iat === 'number' && iat <= now / 1000 + CLOCK_TOLERANCE_S))
     throw new RelayError('unauthorized');
-  const rooms = [`user:${escapePart(user)}`, `tenant:${escapePart(tenant)}`];
-  if (device !== undefined) rooms.push(`device:${escapePart(user)}/${escapePart(device as string)}`);
-  const ownMethods = [`${escapePart(user)}/*`];
-  const permissions = parsePermissions(caps, { subscribe: rooms, publish: [], call: ownMethods, register: ownMethods });
+  const { rooms, permissions: defaults } = defaultsOf(tenant, user, device);
+  const permissions = parsePermissions(caps, defaults);
   if (!permissions) throw new RelayError('unauthorized', 'Invalid authentication token: caps is malformed');
   return {
     tenant,
     user,
-    device: device as string | undefined,
+    device,
+    tokenId: isName(jti) ? jti : undefined,
+    issuedAt: iat === undefined ? undefined : iat * 1000,
     expiresAt: end > now ? end : end + EXPIRY_GRACE_MS,
     permissions,
     rooms,
   };
+}
+
+/** What somebody has whose token says nothing of rooms and permissions. */
+export function defaultsOf(
+  tenant: string,
+  user: string,
+  device: string | undefined,
+): Pick<Identity, 'rooms' | 'permissions'> {
+  const rooms = [`user:${escapePart(user)}`, `tenant:${escapePart(tenant)}`];
+  if (device !== undefined) rooms.push(`device:${escapePart(user)}/${escapePart(device)}`);
+  const ownMethods = [`${escapePart(user)}/*`];
+  return { rooms, permissions: { subscribe: rooms, publish: [], call: ownMethods, register: ownMethods } };
 }
 
 /** RFC 7519 wants claim names to be unique; which of two `exp` counts is nothing to guess. */
