@@ -6,6 +6,7 @@ import { type Pod, startPod } from '../harness/pod.js';
 import { eventually } from '../harness/poll.js';
 import { type RedisProcess, startRedis } from '../harness/redis.js';
 import { type Run, run as runWith, start } from './run.js';
+import { runHere } from './run-here.js';
 
 let redis: RedisProcess;
 let pod: Pod;
@@ -20,7 +21,9 @@ afterAll(async () => {
   await redis?.stop();
 });
 
+/** By a process of its own: each command at least once. */
 const run = (...args: string[]): Promise<Run> => runWith(args, { REDIS_URL: redis.url });
+const here = (...args: string[]): Promise<Run> => runHere(args, { REDIS_URL: redis.url });
 
 /** Each line's cells, and that they stand in columns. */
 function tableOf(out: string): string[][] {
@@ -40,11 +43,11 @@ describe.concurrent('topics', () => {
       ['TOPIC', 'PARTITIONS'],
       ['events', '2'],
     ]);
-    expect(JSON.parse((await run('topics', 'list', '-o', 'json')).out)).toEqual([{ topic: 'events', partitions: 2 }]);
+    expect(JSON.parse((await here('topics', 'list', '-o', 'json')).out)).toEqual([{ topic: 'events', partitions: 2 }]);
   });
 
   it('describe has a row per partition', async () => {
-    const { code, out } = await run('topics', 'describe');
+    const { code, out } = await here('topics', 'describe');
     expect(code).toBe(0);
     const [head, ...rows] = tableOf(out);
     expect(head).toEqual(['TOPIC', 'PARTITION', 'ENTRIES', 'BYTES', 'FIRST-OFFSET', 'LOG-END-POSITION']);
@@ -53,17 +56,17 @@ describe.concurrent('topics', () => {
       ['events', '1'],
     ]);
     for (const row of rows) expect(row[5]).toMatch(new RegExp(`^${POSITION}$`));
-    const json = JSON.parse((await run('topics', 'describe', 'events', '-o', 'json')).out);
+    const json = JSON.parse((await here('topics', 'describe', 'events', '-o', 'json')).out);
     expect(json[1]).toMatchObject({ topic: 'events', partition: 1, entries: 0, logEnd: expect.any(String) });
   });
 });
 
 describe.concurrent('groups', () => {
   it('list and describe show the relay, in the columns of Kafka', async () => {
-    expect(tableOf((await run('groups', 'list')).out)).toEqual([['GROUP'], ['pod:pod-a']]);
+    expect(tableOf((await here('groups', 'list')).out)).toEqual([['GROUP'], ['pod:pod-a']]);
     await eventually(
       async () => {
-        const { code, out } = await run('groups', 'describe', 'pod:pod-a');
+        const { code, out } = await here('groups', 'describe', 'pod:pod-a');
         expect(code).toBe(0);
         const [head, ...rows] = tableOf(out);
         expect(head).toEqual([
@@ -96,7 +99,7 @@ it.concurrent.each([
   [['groups', 'describe', 'app:nope'], 'no group "app:nope": holdfast groups list'],
   [['tail', '--from', 'somewhere'], '--from: wants a position, earliest, latest, a time or an age, got "somewhere"'],
 ])('%j does not exist: one line', async (args, complaint) => {
-  expect(await run(...args)).toMatchObject({ code: 1, out: '', err: `holdfast: ${complaint}\n` });
+  expect(await here(...args)).toMatchObject({ code: 1, out: '', err: `holdfast: ${complaint}\n` });
 });
 
 async function connectionsOf({ url }: RedisProcess): Promise<string> {
@@ -115,10 +118,10 @@ describe('once something is published', () => {
       const first = await run('publish', 'news', 'hello', '{"a":1}');
       expect(first).toMatchObject({ code: 0, err: '' });
       expect(first.out).toMatch(new RegExp(`^${POSITION}\n$`));
-      expect((await run('publish', 'sport', 'goal', 'not JSON', '-o', 'json')).out).toMatch(
+      expect((await here('publish', 'sport', 'goal', 'not JSON', '-o', 'json')).out).toMatch(
         /^\{"position":"[^"]+"\}\n$/,
       );
-      await run('publish', 'news', 'hello', '1', '-t', 'other');
+      await here('publish', 'news', 'hello', '1', '-t', 'other');
       const { code, out } = await run('tail', '--from', 'earliest', '--no-follow');
       expect(code).toBe(0);
       expect(out).toMatch(
@@ -126,16 +129,16 @@ describe('once something is published', () => {
           `^\\d{4}-\\d\\d-\\d\\dT\\S+Z {2}${POSITION} {2}news {2}hello {2}{"a":1}\n\\S+ {2}\\S+ {2}sport {2}goal {2}"not JSON"\n$`,
         ),
       );
-      expect((await run('tail', '--from', 'earliest', '--no-follow', '--room', 'sport')).out).toMatch(
+      expect((await here('tail', '--from', 'earliest', '--no-follow', '--room', 'sport')).out).toMatch(
         /^\S+ {2}\S+ {2}sport/,
       );
-      const behind = await run('tail', '--from', first.out.trim(), '-n', '1', '-o', 'json');
+      const behind = await here('tail', '--from', first.out.trim(), '-n', '1', '-o', 'json');
       expect(JSON.parse(behind.out)).toMatchObject({ event: 'goal', data: 'not JSON', meta: { room: 'sport' } });
     });
 
     it('the same id is accepted once', async () => {
-      const first = await run('publish', 'news', 'hello', '--id', '7', '-t', 'twice');
-      const second = await run('publish', 'news', 'hello', '--id', '7', '-t', 'twice');
+      const first = await here('publish', 'news', 'hello', '--id', '7', '-t', 'twice');
+      const second = await here('publish', 'news', 'hello', '--id', '7', '-t', 'twice');
       expect(second).toMatchObject({ code: 0, out: `${first.out.trim()} (duplicate)\n` });
     });
 
@@ -150,7 +153,7 @@ describe('once something is published', () => {
         isOver = true;
       });
       const publishing = (async () => {
-        while (!isOver) await run('publish', 'pipe', 'tick', '-t', 'pipes');
+        while (!isOver) await here('publish', 'pipe', 'tick', '-t', 'pipes');
       })();
       expect(String((await line)[0])).toMatch(/pipe {2}tick/);
       child.stdout!.destroy();
@@ -162,14 +165,14 @@ describe('once something is published', () => {
   });
 
   describe.concurrent('tail tells what is gone', () => {
-    const tail = (...args: string[]): Promise<Run> => run('tail', '-t', 'holes', '--no-follow', ...args);
+    const tail = (...args: string[]): Promise<Run> => here('tail', '-t', 'holes', '--no-follow', ...args);
     const positions: string[] = [];
     const offsetOf = (position: string): number => Number(position.split('-').at(-1));
     const at = (index: number): string => positions[index] as string;
 
     beforeAll(async () => {
       for (const data of ['1', '2', '3', '4'])
-        positions.push((await run('publish', 'news', 'hello', data, '-t', 'holes')).out.trim());
+        positions.push((await here('publish', 'news', 'hello', data, '-t', 'holes')).out.trim());
     });
 
     it('where entries were deleted, between what is there and at the end', async ({ onTestFinished }) => {
@@ -236,8 +239,8 @@ describe('once something is published', () => {
 
   it.concurrent('a password that is wrong is one line', async () => {
     await using locked = await startRedis({ config: { requirepass: 'right' } });
-    for (const url of [locked.url, locked.url.replace('//', '//:wrong@')]) {
-      const { code, err } = await runWith(['topics', 'list', '--redis-url', url]);
+    const urls = [locked.url, locked.url.replace('//', '//:wrong@')];
+    for (const { code, err } of await Promise.all(urls.map((url) => runWith(['topics', 'list', '--redis-url', url])))) {
       expect(code).toBeGreaterThan(0);
       expect(err).toMatch(/^holdfast: Redis [^\n]*(NOAUTH|WRONGPASS)[^\n]*\n$/);
     }

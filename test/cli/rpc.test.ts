@@ -9,6 +9,7 @@ import { eventually } from '../harness/poll.js';
 import { type RedisProcess, startRedis } from '../harness/redis.js';
 import { token } from '../harness/token.js';
 import { type Run, run as runWith, start } from './run.js';
+import { runHere } from './run-here.js';
 
 let redis: RedisProcess;
 let shared: Redis;
@@ -47,7 +48,9 @@ afterAll(async () => {
   await redis?.stop();
 });
 
+/** By a process of its own: each command at least once, and what takes its time. */
 const run = (...args: string[]): Promise<Run> => runWith(['rpc', ...args], { REDIS_URL: redis.url });
+const here = (...args: string[]): Promise<Run> => runHere(['rpc', ...args], { REDIS_URL: redis.url });
 
 describe.concurrent('call', () => {
   it('prints the result: of a client of a pod, or of a worker', async () => {
@@ -56,23 +59,23 @@ describe.concurrent('call', () => {
       out: '{"baked":["bread"]}\n',
       err: '',
     });
-    expect(await run('call', 'billing', 'add', '{"a":1,"b":2}')).toMatchObject({ code: 0, out: '3\n', err: '' });
+    expect(await here('call', 'billing', 'add', '{"a":1,"b":2}')).toMatchObject({ code: 0, out: '3\n', err: '' });
   });
 
   it('takes params that are no JSON as a text, and prints a text as it is, unless JSON is asked for', async () => {
-    expect(await run('call', 'billing', 'greet', 'Ada')).toMatchObject({ code: 0, out: 'hello Ada\n' });
-    expect((await run('call', 'billing', 'greet', 'Ada', '-o', 'json')).out).toBe('"hello Ada"\n');
+    expect(await here('call', 'billing', 'greet', 'Ada')).toMatchObject({ code: 0, out: 'hello Ada\n' });
+    expect((await here('call', 'billing', 'greet', 'Ada', '-o', 'json')).out).toBe('"hello Ada"\n');
   });
 
   it('with the same id is the same call', async () => {
-    const counted = (): Promise<Run> => run('call', 'billing', 'count', '--id', 'the-one');
+    const counted = (): Promise<Run> => here('call', 'billing', 'count', '--id', 'the-one');
     expect([(await counted()).out, (await counted()).out]).toEqual(['1\n', '1\n']);
   });
 
   it.each([
     ['a handler that fails', ['refuse'], 'not today'],
     ['a method that nobody serves', ['nothing'], 'RPC method not available'],
-    ['a handler that takes too long', ['hang', '--timeout', '3s'], 'operation has timed out'],
+    ['a handler that takes too long', ['hang', '--timeout', '1s'], 'operation has timed out'],
     ['a tenant that is none', ['add', '-t', ''], 'tenant: wants 1 to 200 characters without control characters'],
     [
       'a duration that is none',
@@ -80,7 +83,7 @@ describe.concurrent('call', () => {
       '--wait: wants a duration such as 1500, 30s or 5m, got "long"',
     ],
   ])('of %s is one line and exit code 1', async (_, [method = '', ...options], text) => {
-    expect(await run('call', 'billing', method, ...options)).toMatchObject({
+    expect(await here('call', 'billing', method, ...options)).toMatchObject({
       code: 1,
       out: '',
       err: `holdfast: ${text}\n`,
@@ -109,10 +112,10 @@ describe.concurrent('methods', () => {
   });
 
   it('are one array as JSON', async () => {
-    expect(JSON.parse((await run('methods', 'oven', '-o', 'json')).out)).toEqual([
+    expect(JSON.parse((await here('methods', 'oven', '-o', 'json')).out)).toEqual([
       { method: 'bake', state: 'live', pod: 'pod-a', waiting: 0, active: 0 },
     ]);
-    expect(JSON.parse((await run('methods', 'nobody', '-o', 'json')).out)).toEqual([]);
+    expect(JSON.parse((await here('methods', 'nobody', '-o', 'json')).out)).toEqual([]);
   });
 });
 

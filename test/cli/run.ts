@@ -15,7 +15,7 @@ export interface Run {
   readonly tookMs: number;
 }
 
-type Env = Readonly<Record<string, string | undefined>>;
+export type Env = Readonly<Record<string, string | undefined>>;
 
 /** The environment of this process without any setting of ours, and then `env`. */
 export function cleanEnv(env: Env): Env {

@@ -5,6 +5,7 @@ import { jwtVerify } from 'jose';
 import { describe, expect, it, onTestFinished } from 'vitest';
 import { program } from '../../src/cli/program.js';
 import { run } from './run.js';
+import { runHere } from './run-here.js';
 
 const SECRET = 'a-secret-of-thirty-two-characters!';
 const HINT = '(holdfast --help lists the commands, holdfast <command> --help what each takes)\n';
@@ -24,7 +25,7 @@ describe('help', () => {
   });
 
   it('without a command it is shown too, and it is a failure', async () => {
-    const { code, err } = await run([]);
+    const { code, err } = await runHere([]);
     expect(code).toBe(1);
     expect(err).toMatch(/^Usage: holdfast/);
   });
@@ -64,7 +65,7 @@ describe('a mistake is said in a line, with exit code 1', () => {
     [['publish', 'news'], "error: missing required argument 'event'\n"],
     [['publish', 'a', 'b', 'c', 'd'], "error: too many arguments for 'publish'. Expected 3 arguments but got 4.\n"],
   ])('%j', async (args, complaint) => {
-    expect(await run(args)).toMatchObject({ code: 1, out: '', err: complaint + HINT });
+    expect(await runHere(args)).toMatchObject({ code: 1, out: '', err: complaint + HINT });
   });
 
   it.each([
@@ -79,7 +80,14 @@ describe('a mistake is said in a line, with exit code 1', () => {
       '--redis-url: wants redis://[user:password@]host:port[/db] or rediss://…',
     ],
   ])('%j', async (args, complaint) => {
-    expect(await run(args)).toMatchObject({ code: 1, out: '', err: `holdfast: ${complaint}\n` });
+    expect(await runHere(args)).toMatchObject({ code: 1, out: '', err: `holdfast: ${complaint}\n` });
+  });
+
+  it.concurrent.each([
+    [['lst'], `error: unknown command 'lst'\n(Did you mean list?)\n${HINT}`],
+    [['list', '-o', 'xml'], 'holdfast: -o: wants text or json, got "xml"\n'],
+  ])('by a process of its own too: topics %j', async (args, complaint) => {
+    expect(await run(['topics', ...args])).toMatchObject({ code: 1, out: '', err: complaint });
   });
 
   it.each([
@@ -87,7 +95,7 @@ describe('a mistake is said in a line, with exit code 1', () => {
     ['publish', 'news', 'hello'],
   ])('%s %s without a relay on the data folder', async (...args) => {
     const dir = await folder();
-    const { code, err } = await run(args, { HOLDFAST_DATA_DIR: dir });
+    const { code, err } = await runHere(args, { HOLDFAST_DATA_DIR: dir });
     expect(code).toBe(1);
     expect(err).toBe(
       `holdfast: no relay runs on ${dir}: start one with npm start, or say which Redis with --redis-url or REDIS_URL\n`,
@@ -95,7 +103,7 @@ describe('a mistake is said in a line, with exit code 1', () => {
   });
 });
 
-describe('a Redis that is away is a line, with exit code 2', () => {
+describe.concurrent('a Redis that is away is a line, with exit code 2', () => {
   it.each([
     ['groups', 'describe'],
     ['publish', 'news', 'hello'],
@@ -139,14 +147,14 @@ describe('token', () => {
   });
 
   it('without options claims a user and nothing else', async () => {
-    const { out } = await run(['token', '-u', 'ann'], { HOLDFAST_JWT_SECRET: SECRET });
+    const { out } = await runHere(['token', '-u', 'ann'], { HOLDFAST_JWT_SECRET: SECRET });
     const { payload } = await jwtVerify(out.trim(), new TextEncoder().encode(SECRET));
     expect(Object.keys(payload).sort()).toEqual(['exp', 'iat', 'sub']);
   });
 
   it('says what it lacks when there is nothing to sign with, and makes no secret of its own', async () => {
     const dir = join(await folder(), 'none');
-    expect(await run(['token', '-u', 'ann'], { HOLDFAST_DATA_DIR: dir })).toMatchObject({
+    expect(await runHere(['token', '-u', 'ann'], { HOLDFAST_DATA_DIR: dir })).toMatchObject({
       code: 1,
       out: '',
       err: `holdfast: nothing to sign with: set HOLDFAST_JWT_SECRET, or start a relay on ${dir} with npm start\n`,
@@ -154,7 +162,7 @@ describe('token', () => {
   });
 
   it('is not for relays whose tokens an issuer signs', async () => {
-    const { code, err } = await run(['token', '-u', 'ann'], { HOLDFAST_JWT_JWKS_URL: 'https://issuer/keys' });
+    const { code, err } = await runHere(['token', '-u', 'ann'], { HOLDFAST_JWT_JWKS_URL: 'https://issuer/keys' });
     expect(code).toBe(1);
     expect(err).toBe('holdfast: tokens are signed by your issuer here: this relay only has a public key\n');
   });
@@ -181,7 +189,7 @@ describe('check', () => {
   });
 
   it('as JSON has the same, and the warnings', async () => {
-    const { code, out, err } = await run(['check', '-o', 'json'], {
+    const { code, out, err } = await runHere(['check', '-o', 'json'], {
       HOLDFAST_DRIAN_MS: '5s',
       HOLDFAST_JWT_SECRET: SECRET,
     });
@@ -193,7 +201,7 @@ describe('check', () => {
   });
 
   it('a configuration that would not start is a line', async () => {
-    expect(await run(['check'], { REDIS_URL: 'redis://r:1' })).toMatchObject({
+    expect(await runHere(['check'], { REDIS_URL: 'redis://r:1' })).toMatchObject({
       code: 1,
       out: '',
       err: 'holdfast: no key verifies tokens: set HOLDFAST_JWT_SECRET, HOLDFAST_JWT_PUBLIC_KEY or HOLDFAST_JWT_JWKS_URL\n',

@@ -1,15 +1,11 @@
-import { execFile } from 'node:child_process';
-import { join } from 'node:path';
-import { promisify } from 'node:util';
 import { expect, test } from 'vitest';
-import { ROOT, read } from './markdown.js';
-
-const execute = promisify(execFile);
+import { runHere } from '../cli/run-here.js';
+import { read } from './markdown.js';
 
 /** A command's help as a pipe gets it, and the commands below it. */
 async function helpOf(command: readonly string[]): Promise<{ text: string; below: string[] }> {
-  const { stdout } = await execute(process.execPath, [join(ROOT, 'dist/cli/main.js'), ...command, '--help']);
-  const text = stdout
+  const { out } = await runHere([...command, '--help']);
+  const text = out
     .split('\n')
     .map((line) => line.trimEnd())
     .join('\n');

@@ -1,6 +1,6 @@
 import { Redis } from 'ioredis';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { cleanEnv, run } from '../cli/run.js';
+import { runHere } from '../cli/run-here.js';
 import { connect } from '../harness/client.js';
 import { type Pod, startPod, TEST_API_KEY } from '../harness/pod.js';
 import { eventually } from '../harness/poll.js';
@@ -157,7 +157,6 @@ test('the ACL of docs/operations.md is enough for all that a relay does', async 
     });
     expect(await absent.json()).toMatchObject({ code: 'no_worker' });
 
-    const env = cleanEnv({ REDIS_URL: url });
     for (const args of [
       ['publish', 'news', 'hello'],
       ['tail', '--from', 'earliest', '--no-follow'],
@@ -166,7 +165,7 @@ test('the ACL of docs/operations.md is enough for all that a relay does', async 
       ['rpc', 'call', 'ada', 'echo'],
       ['rpc', 'methods', 'ada'],
     ])
-      expect(await run(args, env)).toMatchObject({ code: 0, err: '' });
+      expect(await runHere(args, { REDIS_URL: url })).toMatchObject({ code: 0, err: '' });
 
     // a dead pod is buried by the other one; a new one finds its scripts gone
     await other.sigkill();
