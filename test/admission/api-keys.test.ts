@@ -8,12 +8,18 @@ const keys = new ApiKeys([
   { key: BOUND, tenant: 'acme' },
 ]);
 
-test('a known key names its tenant, and a fingerprint that says nothing of it', () => {
-  expect(keys.identify(`Bearer ${FREE}`).tenant).toBeUndefined();
-  const bound = keys.identify(`bearer  ${BOUND}`);
+test('a known key names its tenant, and a fingerprint that says nothing of it', async () => {
+  expect((await keys.identify(`Bearer ${FREE}`)).tenant).toBeUndefined();
+  const bound = await keys.identify(`bearer  ${BOUND}`);
   expect(bound.tenant).toBe('acme');
   expect(bound.fingerprint).toMatch(/^[0-9a-f]{12}$/);
   expect(BOUND).not.toContain(bound.fingerprint);
+});
+
+test('a key of the environment may do everything, and a bound one all but administer', async () => {
+  const scopesOf = async (key: string) => [...(await keys.identify(`Bearer ${key}`)).scopes].sort();
+  expect(await scopesOf(FREE)).toEqual(['admin', 'call', 'publish', 'read', 'sessions']);
+  expect(await scopesOf(BOUND)).toEqual(['call', 'publish', 'read', 'sessions']);
 });
 
 test.each([
@@ -26,6 +32,6 @@ test.each([
   `Bearer ${FREE}x`,
   `Bearer ${FREE} ${FREE}`,
   `Bearer ${'x'.repeat(5000)}`,
-])('%s is unauthorized', (header) => {
-  expect(() => keys.identify(header)).toThrow(expect.objectContaining({ code: 'unauthorized' }));
+])('%s is unauthorized', async (header) => {
+  await expect(keys.identify(header)).rejects.toMatchObject({ code: 'unauthorized' });
 });

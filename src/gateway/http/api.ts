@@ -1,8 +1,15 @@
 import { z } from 'zod';
-import type { ApiCaller } from '../../admission/index.js';
+import type { ApiCaller, Scope } from '../../admission/index.js';
 import { ERROR_CODES, type ErrorCode, RelayError, toWireError } from '../../core/errors.js';
 import { isName } from '../../wire/names.js';
 import type { GatewayMetrics } from '../metrics.js';
+
+declare module 'fastify' {
+  interface FastifyContextConfig {
+    /** What a key must have for a route under /v1. */
+    scope?: Scope;
+  }
+}
 
 /** What the routes of the HTTP API share. */
 export const name = z.string().refine(isName, 'wants 1 to 200 characters without control characters');
@@ -15,6 +22,16 @@ export const failure = z.object({
   retryAfterMs: z.number().optional(),
 });
 export const failures = { '4xx': failure, '5xx': failure } as const;
+
+/**
+ * A route that names no scope is nobody's.
+ *
+ * @throws {RelayError} `permission_denied`
+ */
+export function demandScope({ scopes }: ApiCaller, scope: Scope | undefined): void {
+  if (scope !== undefined && scopes.has(scope)) return;
+  throw new RelayError('permission_denied', `the key lacks the scope ${scope ?? 'that nobody has'}`);
+}
 
 /** @throws {RelayError} `bad_request`, `permission_denied` */
 export function tenantOf(caller: ApiCaller, wanted: unknown): string {

@@ -20,6 +20,7 @@ export function addPresenceRoutes(
   fastify.withTypeProvider<ZodTypeProvider>().get(
     '/v1/presence/:user',
     {
+      config: { scope: 'read' },
       schema: {
         summary: 'Devices of a user that are online, and methods that the user serves',
         security: [{ apiKey: [] }],

@@ -28,6 +28,7 @@ export function addRpcRoutes(fastify: FastifyInstance, { rpc, metrics, callerOf 
   app.post(
     '/v1/rpc/:user/:method',
     {
+      config: { scope: 'call' },
       schema: {
         summary: 'Call a method of a user, and wait for its answer',
         description:
@@ -73,6 +74,7 @@ export function addRpcRoutes(fastify: FastifyInstance, { rpc, metrics, callerOf 
   app.get(
     '/v1/rpc/:user',
     {
+      config: { scope: 'read' },
       schema: {
         summary: 'Methods that a user serves',
         description: 'One whose daemon was cut off is `away` for the grace period; calls of it wait for its return.',

@@ -22,7 +22,7 @@ import { readHistory } from '../history.js';
 import type { Locator } from '../locator.js';
 import type { GatewayMetrics } from '../metrics.js';
 import type { Published, Publisher, PublishRequest } from '../publisher.js';
-import { counted, failure, failures, name, tenantOf } from './api.js';
+import { counted, demandScope, failure, failures, name, tenantOf } from './api.js';
 import { addPresenceRoutes } from './presence-routes.js';
 import { addRpcRoutes } from './rpc-routes.js';
 
@@ -159,8 +159,11 @@ export class PublicHttpServer extends Service {
     await app.register(fastifySwaggerUi, { routePrefix: '/docs' });
     // before a body is read: only who may publish can send two megabytes
     app.addHook('onRequest', async (request) => {
-      if (request.routeOptions.url?.startsWith('/v1/'))
-        this.#callers.set(request, this.options.apiKeys.identify(request.headers.authorization));
+      const { url, config } = request.routeOptions;
+      if (!url?.startsWith('/v1/')) return;
+      const caller = await this.options.apiKeys.identify(request.headers.authorization);
+      demandScope(caller, config.scope);
+      this.#callers.set(request, caller);
     });
     app.setErrorHandler((error, request, reply) => {
       const relayed = toRelayError(error, this.#maxBodyBytes);
@@ -187,6 +190,7 @@ export class PublicHttpServer extends Service {
     app.post(
       '/v1/publish',
       {
+        config: { scope: 'publish' },
         schema: {
           summary: 'Publish one event, or a list of at most 100',
           description:
@@ -208,6 +212,7 @@ export class PublicHttpServer extends Service {
     app.get(
       '/v1/history/:room',
       {
+        config: { scope: 'read' },
         schema: {
           summary: "A room's events, oldest first",
           security: [{ apiKey: [] }],
