@@ -96,6 +96,7 @@ export class ServeProcess {
       },
       'the relay serves',
     );
+    await this.#embedded?.announce(this.#relay.port);
     if (this.#embedded) {
       const { jwtSecret, jwtPublicKey, jwtJwksUrl, apiKeys, socketPath } = this.#config;
       const { port, opsPort } = this.#relay;

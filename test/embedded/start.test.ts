@@ -11,7 +11,7 @@ describe('a start without settings', { timeout: 30_000 }, () => {
     await first.stop();
     const second = await startEmbedded({ dir });
     onTestFinished(() => second.stop());
-    const { stop: _, ...access } = second;
+    const { stop: _, announce: __, ...access } = second;
     expect(access).toEqual({ url: first.url, jwtSecret: first.jwtSecret, apiKey: first.apiKey });
     expect(await clientOf(second.url).get('kept')).toBe('yes');
   });
@@ -20,10 +20,15 @@ describe('a start without settings', { timeout: 30_000 }, () => {
     const dir = await temporaryFolder();
     expect(await findEmbedded(dir)).toBeUndefined();
     const embedded = await startEmbedded({ dir });
-    const { stop, ...access } = embedded;
+    const { stop, announce, ...access } = embedded;
     expect(await findEmbedded(dir)).toEqual(access);
+    await announce(4000);
+    expect(await findEmbedded(dir)).toEqual({ ...access, port: 4000 });
     await stop();
     expect(await findEmbedded(dir)).toBeUndefined();
+    const next = await startEmbedded({ dir });
+    onTestFinished(() => next.stop());
+    expect((await findEmbedded(dir))?.port).toBeUndefined();
   });
 
   it('refuses a folder that another relay serves, and does it no harm', async () => {
