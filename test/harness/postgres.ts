@@ -1,0 +1,279 @@
+import { execFile } from 'node:child_process';
+import { chmod, cp, mkdir, mkdtemp, readdir, rename, rm, stat, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { delimiter, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
+import { Client } from 'pg';
+import { fetchFromApt } from '../../src/embedded/apt.js';
+import { Child } from './child.js';
+import { freePort } from './free-port.js';
+import { eventually } from './poll.js';
+
+export interface PostgresOptions {
+  /** Whether a commit waits for the disk; default `false`. A killed process loses nothing either way. */
+  readonly isDurable?: boolean;
+  /** More lines of postgresql.conf: name → value. */
+  readonly config?: Readonly<Record<string, string>>;
+}
+
+/** Where `postgres` and `initdb` are, and what they need to run. */
+interface Programs {
+  readonly folder: string;
+  readonly env: Readonly<Record<string, string>>;
+}
+
+const CACHE = fileURLToPath(new URL('../../.cache', import.meta.url));
+const USER = 'holdfast';
+const PASSWORD = 'a-password-of-tests';
+/** Of the user `nobody` everywhere: Postgres refuses to run as root. */
+const NOBODY = 65_534;
+const IS_ROOT = process.getuid?.() === 0;
+
+const execute = promisify(execFile);
+
+/** A real Postgres that can be killed, paused and started again with its data, port and URL. */
+export class PostgresProcess implements AsyncDisposable {
+  readonly port: number;
+  /** Of the database `postgres`, with the password. */
+  readonly url: string;
+  readonly #dir: string;
+  readonly #programs: Programs;
+  readonly #options: PostgresOptions;
+  #child: Child | undefined;
+  #databases = 0;
+
+  constructor(port: number, dir: string, programs: Programs, options: PostgresOptions) {
+    this.port = port;
+    this.url = `postgres://${USER}:${PASSWORD}@127.0.0.1:${port}/postgres`;
+    this.#dir = dir;
+    this.#programs = programs;
+    this.#options = options;
+  }
+
+  get pid(): number {
+    return this.#child?.pid ?? -1;
+  }
+
+  get logs(): readonly string[] {
+    return this.#child?.lines ?? [];
+  }
+
+  /** Resolves when it takes a query, its data recovered. */
+  async start(): Promise<void> {
+    if (this.#child?.isRunning) return;
+    const [command, ...args] = asUser([join(this.#programs.folder, 'postgres'), ...this.#args()]);
+    const env = { ...process.env, ...this.#programs.env };
+    const child = new Child(command as string, { args, env, cwd: this.#dir });
+    this.#child = child;
+    await eventually(async () => !child.isRunning || (await answers(this.url)), {
+      withinMs: 15_000,
+      what: `postgres on port ${this.port}`,
+    });
+    if (!child.isRunning) throw new Error(`postgres ended at once:\n${child.tail()}`);
+  }
+
+  /** SIGKILL to all of its processes; the data stays for `start()`. */
+  async kill(): Promise<void> {
+    const family = await this.#family();
+    // first the one that would restart the others
+    this.#child?.signal('SIGKILL');
+    for (const pid of family) send(pid, 'SIGKILL');
+    await this.#child?.exit;
+    await eventually(async () => !(await isAnyAlive(family)), { what: 'the end of every process of postgres' });
+  }
+
+  /** `fast` rolls back and tells clients 57P01, `immediate` cuts them off; either way the data is kept. */
+  async shutDown(how: 'fast' | 'immediate' = 'fast'): Promise<void> {
+    this.#child?.signal(how === 'fast' ? 'SIGINT' : 'SIGQUIT');
+    await this.#child?.exit;
+  }
+
+  async restart(): Promise<void> {
+    await this.kill();
+    await this.start();
+  }
+
+  /** SIGSTOP to all of its processes: connections stay open, nothing is answered. */
+  async pause(): Promise<void> {
+    this.#child?.signal('SIGSTOP');
+    for (const pid of await this.#family()) send(pid, 'SIGSTOP');
+  }
+
+  async resume(): Promise<void> {
+    for (const pid of await this.#family()) send(pid, 'SIGCONT');
+    this.#child?.signal('SIGCONT');
+  }
+
+  /** A new, empty database of this server. */
+  async createDatabase(): Promise<string> {
+    const name = `d${++this.#databases}_${process.pid}`;
+    await this.query(`create database ${name}`);
+    return this.urlOf(name);
+  }
+
+  urlOf(database: string, port = this.port): string {
+    return `postgres://${USER}:${PASSWORD}@127.0.0.1:${port}/${database}`;
+  }
+
+  /** One statement over a connection of its own, for whoever looks at the server from outside. */
+  async query(text: string, values: unknown[] = [], url = this.url): Promise<Record<string, unknown>[]> {
+    const client = new Client(url);
+    await client.connect();
+    try {
+      return (await client.query(text, values)).rows;
+    } finally {
+      await client.end();
+    }
+  }
+
+  async stop(): Promise<void> {
+    await this.kill();
+    await rm(this.#dir, { recursive: true, force: true });
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.stop();
+  }
+
+  #args(): string[] {
+    const { isDurable = false, config = {} } = this.#options;
+    const settings: Record<string, string> = {
+      port: String(this.port),
+      listen_addresses: '127.0.0.1',
+      unix_socket_directories: '',
+      fsync: isDurable ? 'on' : 'off',
+      max_connections: '60',
+      shared_buffers: '16MB',
+      autovacuum: 'off',
+      ...config,
+    };
+    return [
+      '-D',
+      join(this.#dir, 'data'),
+      ...Object.entries(settings).flatMap(([name, value]) => ['-c', `${name}=${value}`]),
+    ];
+  }
+
+  /** Its processes besides the first: each connection has one. */
+  async #family(): Promise<number[]> {
+    if (!this.#child?.isRunning) return [];
+    const { stdout } = await execute('ps', ['-o', 'pid=', '--ppid', String(this.pid)]).catch(() => ({ stdout: '' }));
+    return stdout.split('\n').flatMap((line) => (line.trim() === '' ? [] : [Number(line)]));
+  }
+}
+
+export async function startPostgres(options: PostgresOptions = {}): Promise<PostgresProcess> {
+  const programs = await findPrograms();
+  const template = await templateOf(programs);
+  const dir = await ownFolder();
+  const postgres = new PostgresProcess(await freePort(), dir, programs, options);
+  try {
+    await copyFolder(template, join(dir, 'data'));
+    await postgres.start();
+  } catch (error) {
+    await postgres.stop();
+    throw error;
+  }
+  return postgres;
+}
+
+/** Debian keeps Postgres out of PATH: the program there is a wrapper. */
+async function findPrograms(): Promise<Programs> {
+  const path = (process.env.PATH ?? '').split(delimiter).filter((place) => place !== '');
+  const places = [...(await versionsBelow('/usr/lib/postgresql')), ...path, '/usr/local/bin', '/opt/homebrew/bin'];
+  for (const folder of places)
+    if ((await isThere(join(folder, 'postgres'))) && (await isThere(join(folder, 'initdb'))))
+      return { folder, env: {} };
+  const { root, env } = await fetchFromApt(['postgresql'], join(CACHE, 'postgresql'));
+  const [folder] = await versionsBelow(join(root, 'usr/lib/postgresql'));
+  if (folder === undefined) throw new Error('postgres: not on this machine, and not in the package postgresql');
+  return { folder, env };
+}
+
+/** The newest first. */
+async function versionsBelow(folder: string): Promise<string[]> {
+  const names = await readdir(folder).catch(() => []);
+  return names.sort((a, b) => Number(b) - Number(a)).map((name) => join(folder, name, 'bin'));
+}
+
+/** An empty cluster, made once per machine and version: `initdb` takes seconds, a copy of this a moment. */
+async function templateOf({ folder, env }: Programs): Promise<string> {
+  const run = { env: { ...process.env, ...env } };
+  const { stdout } = await execute(join(folder, 'postgres'), ['--version'], run);
+  const template = join(CACHE, `postgres-template-${/[\d.]+/.exec(stdout)?.[0]}-${IS_ROOT ? 'root' : 'user'}`);
+  if (await isThere(template)) return template;
+  const work = await ownFolder();
+  try {
+    const password = join(work, 'password');
+    await writeFile(password, PASSWORD);
+    await chmod(password, 0o644);
+    const options = ['--auth=scram-sha-256', `--pwfile=${password}`, '--no-sync', '--locale=C', '--encoding=UTF8'];
+    const [command, ...args] = asUser([
+      join(folder, 'initdb'),
+      ...['-D', join(work, 'data'), '-U', USER, '--wal-segsize=1', ...options],
+    ]);
+    await execute(command as string, args, { ...run, cwd: work });
+    await mkdir(CACHE, { recursive: true });
+    const draft = await mkdtemp(join(CACHE, '.postgres-'));
+    await copyFolder(join(work, 'data'), join(draft, 'data'));
+    // somebody else may be first
+    await rename(join(draft, 'data'), template).catch(async (error: unknown) => {
+      if (!(await isThere(template))) throw error;
+    });
+    await rm(draft, { recursive: true, force: true });
+  } finally {
+    await rm(work, { recursive: true, force: true });
+  }
+  return template;
+}
+
+/** `cp` keeps the owner, where Node's doesn't. */
+async function copyFolder(from: string, to: string): Promise<void> {
+  await execute('cp', ['-a', from, to]).catch(() => cp(from, to, { recursive: true }));
+}
+
+async function ownFolder(): Promise<string> {
+  const dir = await mkdtemp(join(tmpdir(), 'holdfast-postgres-'));
+  if (IS_ROOT) await execute('chown', [`${NOBODY}:${NOBODY}`, dir]);
+  return dir;
+}
+
+/** `setpriv` becomes the program, so the process that we signal is the one that we mean. */
+function asUser(command: readonly string[]): readonly string[] {
+  return IS_ROOT ? ['setpriv', `--reuid=${NOBODY}`, `--regid=${NOBODY}`, '--clear-groups', ...command] : command;
+}
+
+async function answers(url: string): Promise<boolean> {
+  const client = new Client({ connectionString: url, connectionTimeoutMillis: 1000 });
+  client.on('error', () => {});
+  try {
+    await client.connect();
+    return true;
+  } catch {
+    return false;
+  } finally {
+    await client.end();
+  }
+}
+
+/** Of a process that is gone: does nothing. */
+function send(pid: number, signal: NodeJS.Signals): void {
+  try {
+    process.kill(pid, signal);
+  } catch {}
+}
+
+/** A zombie has ended, however long it takes until somebody notices. */
+async function isAnyAlive(pids: readonly number[]): Promise<boolean> {
+  if (pids.length === 0) return false;
+  const { stdout } = await execute('ps', ['-o', 'stat=', '-p', pids.join(',')]).catch(() => ({ stdout: '' }));
+  return /^[^Z\s]/m.test(stdout);
+}
+
+async function isThere(path: string): Promise<boolean> {
+  return stat(path).then(
+    () => true,
+    () => false,
+  );
+}
