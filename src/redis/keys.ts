@@ -16,6 +16,15 @@ export interface PartitionKeys {
   readonly offsets: string;
 }
 
+/** Of one device: one hash tag, so that a script decides over all of them. */
+export interface SessionKeys {
+  /** Hash: id of the connection that holds it, since when, and the last takeovers. */
+  readonly holder: string;
+  /** Lists of times at which it was admitted: over the long window, and over the short one. */
+  readonly flaps: string;
+  readonly reconnects: string;
+}
+
 /** Every key and channel name of Holdfast. Parts that hold somebody's text are escaped. */
 export class Keys {
   constructor(readonly prefix: string) {}
@@ -93,6 +102,27 @@ export class Keys {
   /** Set: scopes of whose sockets this process holds some. */
   presenceHeld(processId: string): string {
     return `${this.prefix}presence:held:{${processId}}`;
+  }
+
+  /** `scope` is `<tenant>/<user>/<device>`, each part escaped. */
+  session(scope: string): SessionKeys {
+    const base = `${this.prefix}session:{${scope}}`;
+    return { holder: base, flaps: `${base}:flaps`, reconnects: `${base}:reconnects` };
+  }
+
+  /** List: when tokens of that address that named that device proved nothing. */
+  addressRefusals(address: string, claimedDevice: string): string {
+    return `${this.prefix}refused:{${scoped(address, claimedDevice)}}`;
+  }
+
+  /** List: when that address connected. */
+  addressConnects(address: string): string {
+    return `${this.prefix}connects:{${scoped(address)}}`;
+  }
+
+  /** String: end of the cluster's warm-up, Redis ms. */
+  get warmUp(): string {
+    return `${this.prefix}{sessions}:warm-up`;
   }
 
   /** Pub/Sub channel of a room's ephemeral events. `room` is scoped by tenant already. */

@@ -1,0 +1,75 @@
+import type { Logger } from '../../core/ports.js';
+import { type Connection, replyCode } from '../../redis/connect.js';
+
+/** Redis answers in less than a ms; who connects waits no longer than that for the first question that it leaves open. */
+const ASK_MS = 700;
+
+export interface ReachOptions {
+  readonly connection: Connection;
+  readonly logger: Logger;
+  /** Redis answers again, over the same connection: it has lost nothing, and was not told everything. */
+  readonly onBack: () => void;
+}
+
+/** Asks Redis, but never for long: while it is known to be away the answer is `undefined` at once. */
+export class Reach {
+  /** The connection over which it does not answer. */
+  #silent: number | undefined;
+  #isRefusing = false;
+
+  constructor(private readonly options: ReachOptions) {}
+
+  get isAway(): boolean {
+    const { connection } = this.options;
+    return !connection.isUp || this.#silent === connection.generation;
+  }
+
+  /**
+   * What `send` is answered, or `undefined`: Redis is away, too slow or refuses. Never rejects.
+   *
+   * @param onLate gets an answer that came after that
+   */
+  async ask<Reply>(send: () => Promise<Reply>, onLate?: (reply: Reply) => void): Promise<Reply | undefined> {
+    if (this.isAway) return undefined;
+    const { generation } = this.options.connection;
+    return new Promise((resolve) => {
+      let isLate = false;
+      const timer = setTimeout(() => {
+        isLate = true;
+        this.#silent = generation;
+        resolve(undefined);
+      }, ASK_MS);
+      send().then(
+        (reply) => {
+          clearTimeout(timer);
+          this.#isRefusing = false;
+          if (isLate) onLate?.(reply);
+          resolve(reply);
+          this.#answered(generation);
+        },
+        (error: unknown) => {
+          clearTimeout(timer);
+          resolve(undefined);
+          if (replyCode(error) === '') return;
+          this.#refused(error);
+          this.#answered(generation);
+        },
+      );
+    });
+  }
+
+  #answered(generation: number): void {
+    if (this.#silent !== generation) return;
+    this.#silent = undefined;
+    this.options.onBack();
+  }
+
+  #refused(error: unknown): void {
+    if (this.#isRefusing) return;
+    this.#isRefusing = true;
+    this.options.logger.error(
+      { event: 'session_refused', err: error },
+      'Redis refuses what device sessions ask: each pod decides for itself until it no longer does',
+    );
+  }
+}
