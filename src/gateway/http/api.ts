@@ -23,6 +23,17 @@ export const failure = z.object({
 });
 export const failures = { '4xx': failure, '5xx': failure } as const;
 
+/** What a path names is not there: 404, as a path that is none. */
+export class NotFound extends RelayError {
+  constructor(message: string) {
+    super('bad_request', message);
+  }
+
+  override get status(): number {
+    return 404;
+  }
+}
+
 /**
  * A route that names no scope is nobody's.
  *
