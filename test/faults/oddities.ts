@@ -9,7 +9,7 @@ export const ODDITIES: Group = {
   scenarios: [
     {
       name: 'the clock of one pod an hour ahead, of the other an hour behind',
-      lastsMs: { short: 3000, long: 60_000 },
+      lastsMs: { short: 1500, long: 60_000 },
       async inject({ clocks, pods }) {
         await Promise.all(clocks.map((clock, n) => clock.offBy(n === 0 ? HOUR_SECONDS : -HOUR_SECONDS)));
         for (const [n, { url }] of pods.entries())

@@ -51,10 +51,15 @@ export class Trial implements AsyncDisposable {
     private readonly form: 'short' | 'long',
   ) {}
 
+  /** The stage, if it does not stand yet: a scenario does it too. */
+  async start(): Promise<Stage> {
+    this.#stage ??= await Stage.start(this.group.stage);
+    return this.#stage;
+  }
+
   /** Checks all that the matrix promises. After a failure the next scenario gets a new stage. */
   async run(scenario: Scenario): Promise<Outcome> {
-    const stage = this.#stage ?? (await Stage.start(this.group.stage));
-    this.#stage = stage;
+    const stage = await this.start();
     try {
       return await this.#run(stage, scenario);
     } catch (error) {
