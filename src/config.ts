@@ -208,13 +208,13 @@ export const OPTIONS = {
     'connects of a device within the reconnect window',
   ),
   reconnectMs: option('HOLDFAST_ADMISSION_RECONNECT_MS', duration(SECOND, HOUR), 10 * SECOND, 'the reconnect window'),
-  warmUpMax: option(
+  warmupMax: option(
     'HOLDFAST_ADMISSION_WARMUP_MAX',
     integer(1, 10_000),
     20,
     'in place of HOLDFAST_ADMISSION_RECONNECT_MAX while the cluster warms up',
   ),
-  warmUpMs: option(
+  warmupMs: option(
     'HOLDFAST_ADMISSION_WARMUP_MS',
     duration(0, HOUR),
     30 * SECOND,

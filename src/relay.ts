@@ -1,5 +1,15 @@
 import { randomBytes } from 'node:crypto';
-import { ApiKeys, isAllowed, TokenVerifier } from './admission/index.js';
+import {
+  Admission,
+  ApiKeys,
+  Authenticator,
+  DeviceSessions,
+  DeviceTokens,
+  isAllowed,
+  type Notice,
+  StoredKeys,
+  TokenVerifier,
+} from './admission/index.js';
 import type { RelayConfig } from './config.js';
 import { FatalError } from './core/errors.js';
 import type { Logger } from './core/ports.js';
@@ -9,6 +19,9 @@ import { Gateway } from './gateway/index.js';
 import { EventLog } from './log/index.js';
 import { DependencyCheck, OpsListener, type PrometheusMeter, Readiness } from './ops/index.js';
 import { Pods } from './pods/index.js';
+import type { Database } from './postgres/database.js';
+import { Postgres } from './postgres/pool.js';
+import * as postgres from './postgres/serving.js';
 import { Presence } from './presence/index.js';
 import { Connection } from './redis/connect.js';
 import { Keys } from './redis/keys.js';
@@ -30,6 +43,8 @@ export interface RelayOptions {
   /** `redisUrl`, `jwtSecret` and `apiKeys` as they are used, the embedded ones too. */
   readonly config: RelayConfig;
   readonly redisUrl: string;
+  /** A private one, with its schema, in place of `databaseUrl`; whoever made it closes it after the relay has stopped. */
+  readonly database?: Database | undefined;
   /** Everything is this process's own: nobody routes to it, so it ends at once. */
   readonly isEmbedded: boolean;
   readonly logger: Logger;
@@ -48,6 +63,11 @@ export class Relay extends Service {
   readonly #log: EventLog;
   readonly #gateway: Gateway;
   readonly #rpc: Rpc;
+  readonly #postgres: Postgres | undefined;
+  readonly #admission: Admission;
+  readonly #devices: DeviceSessions | undefined;
+  readonly #storedKeys: StoredKeys | undefined;
+  readonly #deviceTokens: DeviceTokens | undefined;
   readonly #ops: OpsListener;
   readonly #probe: Connection;
   readonly #gate = new AbortController();
@@ -62,6 +82,14 @@ export class Relay extends Service {
     const { config, redisUrl: url, logger, meter } = options;
     const processId = this.#processId;
     this.#keys = new Keys(config.keyPrefix);
+    if (config.databaseUrl !== undefined)
+      this.#postgres = new Postgres({
+        url: config.databaseUrl,
+        name: `holdfast:${config.pod}`,
+        size: config.admissionPool,
+        logger,
+      });
+    const database = this.#postgres ?? options.database;
     this.readiness = new Readiness(meter);
     const shared = { url, keys: this.#keys, pod: config.pod, processId, logger, meter };
     const onFenced = (): void => this.#fenced();
@@ -71,11 +99,13 @@ export class Relay extends Service {
         (dead) => this.#gateway.buryProcess(dead),
         (dead) => this.#rpc.buryProcess(dead),
         (dead) => this.#presence.bury(dead),
+        async (dead) => this.#devices?.buryProcess(dead),
       ],
       onReturn: () => {
         void this.#gateway.returnToLife();
         void this.#rpc.returnToLife();
         this.#presence.returnToLife();
+        this.#devices?.returnToLife();
       },
       onLost: onFenced,
     });
@@ -96,19 +126,56 @@ export class Relay extends Service {
       connection: this.#pods.connection,
       methodsOf: async (tenant, user) => (await this.#rpc.methodsOf(tenant, user)).map(({ method }) => method),
     });
+    this.#admission = new Admission({
+      database,
+      isOpen: config.admissionOnError === 'open',
+      isStrict: config.admissionStrict,
+      revalidateMs: config.admissionRevalidateMs,
+      onNotice: (notice) => this.#noticed(notice),
+      logger,
+      meter,
+    });
+    const isFresh = (): boolean => this.#admission.isHeard;
+    this.#storedKeys = database && new StoredKeys({ database, isFresh, logger });
+    this.#deviceTokens = database && new DeviceTokens({ database, isFresh, logger });
+    if (config.singleSession === 'device')
+      this.#devices = new DeviceSessions({
+        ...shared,
+        connection: this.#pods.connection,
+        inbox: this.#pods.inbox,
+        mayJudge: () => this.#pods.mayJudge,
+        isConnected: (id) => this.#gateway.isConnected(id),
+        settings: {
+          settleMs: config.settleMs,
+          loopMs: config.loopMs,
+          flapMax: config.flapMax,
+          flapMs: config.flapMs,
+          reconnectMax: config.reconnectMax,
+          reconnectMs: config.reconnectMs,
+          warmupMax: config.warmupMax,
+          warmupMs: config.warmupMs,
+          connectsPerSecond: config.connectsPerSecond,
+        },
+      });
     this.#gateway = new Gateway({
       ...config,
       ...shared,
       pods: this.#pods,
       presence: this.#presence,
       rpc: this.#rpc,
-      verifier: new TokenVerifier({
-        secret: config.jwtSecret,
-        publicKey: config.jwtPublicKey,
-        jwksUrl: config.jwtJwksUrl,
-        algorithm: config.jwtAlgorithm,
+      admission: this.#admission,
+      devices: this.#devices,
+      authenticator: new Authenticator({
+        verifier: new TokenVerifier({
+          secret: config.jwtSecret,
+          publicKey: config.jwtPublicKey,
+          jwksUrl: config.jwtJwksUrl,
+          algorithm: config.jwtAlgorithm,
+        }),
+        deviceTokens: this.#deviceTokens,
       }),
-      apiKeys: new ApiKeys(config.apiKeys),
+      apiKeys: new ApiKeys(config.apiKeys, this.#storedKeys),
+      database,
       version: VERSION,
       onFenced,
     });
@@ -132,7 +199,10 @@ export class Relay extends Service {
       identity: { version: VERSION, pod: config.pod, processId },
       readiness: this.readiness,
       meter,
-      dependencies: new DependencyCheck({ checks: { redis: () => this.#ping() }, meter }),
+      dependencies: new DependencyCheck({
+        checks: { redis: () => this.#ping(), ...(database && { postgres: () => database.ping() }) },
+        meter,
+      }),
       status: () => ({ connections: this.#gateway.connectionCount, log: this.#describeLog() }),
       logger,
     });
@@ -172,12 +242,15 @@ export class Relay extends Service {
       signal: this.#gate.signal,
     });
     this.#warn(facts);
+    await this.#climbPostgres();
     const steps = [
       () => this.#pods.start(),
       () => this.#pods.hearSelf(),
       () => this.#log.start(),
       () => this.#rpc.start(),
       () => this.#presence.start(),
+      () => this.#admission.start(),
+      async () => this.#devices?.start(),
       async () => this.#gateway.attach(this.#log),
       () => this.#gateway.start(),
       async () => this.#log.beginReading(),
@@ -197,6 +270,28 @@ export class Relay extends Service {
     this.#isServing = true;
   }
 
+  async #climbPostgres(): Promise<void> {
+    const { config, logger } = this.options;
+    if (config.databaseUrl === undefined) return;
+    const names = await postgres.untilServing({
+      url: config.databaseUrl,
+      mayMigrate: config.migrate,
+      withinMs: GATE_MS,
+      onRefused: (code, reason) =>
+        logger.warn({ event: 'postgres_refuses', code, reason }, 'Postgres answers but refuses; waiting for it'),
+      onWaiting: () => logger.info({ event: 'migration_waits' }, 'another process migrates; waiting for it'),
+      signal: this.#gate.signal,
+    });
+    if (names.length > 0) logger.info({ event: 'migrated', names }, 'the schema of Postgres was brought up to date');
+  }
+
+  /** What is kept of keys and tokens holds no longer. */
+  #noticed([kind, ...parts]: Notice): void {
+    const [first = '', user = '', device = ''] = parts;
+    if (kind === 'key') this.#storedKeys?.forget(first);
+    if (kind === 'device') this.#deviceTokens?.forget(first, user, device);
+  }
+
   /** Drains if it was up, then stops everything, also when Redis is dead. */
   protected async onStop(): Promise<void> {
     this.readiness.startDraining();
@@ -211,6 +306,7 @@ export class Relay extends Service {
     const { config, isEmbedded, logger } = this.options;
     const drainMs = isEmbedded ? 0 : config.drainMs;
     const routingMs = Math.min(drainMs * ROUTING_SHARE, ROUTING_MAX_MS);
+    this.#devices?.noteDrain();
     logger.info({ event: 'draining', drainMs }, 'not ready any more; clients will be told to go elsewhere');
     await sleep(routingMs, this.#hurry.signal);
     await this.#gateway.drain(this.#hurry.signal.aborted ? 0 : drainMs - routingMs, this.#hurry.signal);
@@ -220,6 +316,8 @@ export class Relay extends Service {
   async #stopRooms(): Promise<void> {
     const rooms: readonly (readonly [string, Service, number])[] = [
       ['gateway', this.#gateway, 8000],
+      ...(this.#devices ? [['devices', this.#devices, 2000] as const] : []),
+      ['admission', this.#admission, 2000],
       ['presence', this.#presence, 3000],
       ['rpc', this.#rpc, 3000],
       ['log', this.#log, 4000],
@@ -234,6 +332,9 @@ export class Relay extends Service {
       if (mustBeBuried) this.#pods.connection.close();
     }
     this.#probe.close();
+    await within(1000, this.#postgres?.close() ?? Promise.resolve()).catch((error: unknown) =>
+      this.#stopFailed('postgres', error),
+    );
   }
 
   #stopFailed(room: string, error: unknown): void {

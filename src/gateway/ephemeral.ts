@@ -34,7 +34,8 @@ export class Ephemeral extends Service {
   /** Channels to subscribe at the end of this tick, and whom to tell. */
   #wanted = new Map<string, () => void>();
   readonly #lingering = new Map<string, NodeJS.Timeout>();
-  #selfTest: { readonly channel: string; readonly heard: AbortController } | undefined;
+  /** The channel of this process itself, and whether anything has come by it. */
+  #self: { readonly channel: string; readonly heard: AbortController } | undefined;
   #heartbeat: NodeJS.Timeout | undefined;
   #listensOn: unknown;
 
@@ -62,12 +63,15 @@ export class Ephemeral extends Service {
     this.#connection.close();
   }
 
-  /** Resolves when a message that this process published has come back to it. */
+  /**
+   * Resolves when a message that this process published has come back to it. The channel stays subscribed: as long as it is, this
+   * process has a connection to Redis, see {@link isConnected}.
+   */
   async hearSelf(processId: string): Promise<void> {
     const { keys, publishing } = this.options;
     const channel = keys.selfTest(processId);
     const heard = new AbortController();
-    this.#selfTest = { channel, heard };
+    this.#self = { channel, heard };
     while (!heard.signal.aborted) {
       await this.#connection.redis
         .subscribe(channel)
@@ -75,8 +79,13 @@ export class Ephemeral extends Service {
         .catch(() => {});
       await sleep(200, heard.signal);
     }
-    this.#selfTest = undefined;
-    await this.#connection.redis.unsubscribe(channel).catch(() => 0);
+  }
+
+  /** Whether that process has a connection to Redis: without one it is dead, or as good as. */
+  async isConnected(processId: string): Promise<boolean> {
+    const { keys, publishing } = this.options;
+    const [, count] = (await publishing.redis.pubsub('NUMSUB', keys.selfTest(processId))) as [string, number];
+    return Number(count) > 0;
   }
 
   /** @throws {RelayError} `unavailable` with `mayHaveHappened` */
@@ -139,6 +148,7 @@ export class Ephemeral extends Service {
   }
 
   #resubscribe(): void {
+    if (this.#self) this.#connection.redis.subscribe(this.#self.channel).catch(() => {});
     const rooms = [...this.#subscribed.keys()];
     for (let from = 0; from < rooms.length; from += 500) {
       const channels = rooms.slice(from, from + 500).map((room) => this.options.keys.ephemeral(room));
@@ -154,7 +164,7 @@ export class Ephemeral extends Service {
   }
 
   #deliver(channel: string, message: Buffer): void {
-    if (channel === this.#selfTest?.channel) return this.#selfTest.heard.abort();
+    if (channel === this.#self?.channel) return this.#self.heard.abort();
     const { hub, metrics, keys } = this.options;
     const members = hub.membersOf(channel.slice(keys.ephemeral('').length));
     if (!members || message.length < 2) return;

@@ -1,8 +1,9 @@
-import type { ApiKeys, TokenVerifier } from '../admission/index.js';
+import type { Admission, ApiKeys, Authenticator, DeviceSessions } from '../admission/index.js';
 import type { Logger, Meter } from '../core/ports.js';
 import { Service } from '../core/service.js';
 import type { EventLog, ReaderHandler } from '../log/index.js';
 import type { Pods } from '../pods/index.js';
+import type { Database } from '../postgres/database.js';
 import type { Presence } from '../presence/index.js';
 import type { Keys } from '../redis/keys.js';
 import type { Rpc } from '../rpc/index.js';
@@ -15,6 +16,7 @@ import { Publisher } from './publisher.js';
 import { ResumeRecords } from './resume-records.js';
 import { Commands } from './socket/commands.js';
 import { Handshake } from './socket/handshake.js';
+import { HoldSlots } from './socket/refusal.js';
 import { SocketServer } from './socket/server.js';
 import type { ResumeState, Session } from './socket/session.js';
 
@@ -29,7 +31,13 @@ export interface GatewayOptions {
   readonly pods: Pods;
   readonly presence: Presence;
   readonly rpc: Rpc;
-  readonly verifier: TokenVerifier;
+  readonly authenticator: Authenticator;
+  readonly admission: Admission;
+  /** None: a device may have any number of connections. */
+  readonly devices: DeviceSessions | undefined;
+  readonly trustProxy: number | undefined;
+  /** Of the tenants, devices and keys that the HTTP API manages. */
+  readonly database: Database | undefined;
   readonly apiKeys: ApiKeys;
   readonly version: string;
   readonly host: string;
@@ -99,6 +107,11 @@ export class Gateway extends Service {
     this.#hub.attach(log);
   }
 
+  /** Whether that process has a connection to Redis. */
+  async isConnected(processId: string): Promise<boolean> {
+    return (await this.#parts?.ephemeral.isConnected(processId)) ?? true;
+  }
+
   /** For the reaper: that process's resume records stay good for the recovery window. */
   buryProcess(processId: string): Promise<void> {
     return this.#records.markDead(processId);
@@ -114,18 +127,19 @@ export class Gateway extends Service {
     const { options } = this;
     const log = this.#log;
     if (!log) throw new Error('attach a log before start');
-    const { url, pod, keys, pods, logger, meter, verifier, apiKeys, processId } = options;
+    const { url, pod, keys, pods, logger, meter, apiKeys, processId } = options;
     const shared = { hub: this.#hub, metrics: this.#metrics, logger };
     const ephemeral = new Ephemeral({ ...shared, url, pod, keys, publishing: pods.connection });
     const locator = new Locator(log, this.#hub);
     const publisher = new Publisher({ log, ephemeral, maxPayloadBytes: options.maxPayloadBytes });
     const http = new PublicHttpServer({ ...options, apiKeys, publisher, log, locator, metrics: this.#metrics });
     const sessions = new Map<string, Session>();
+    const held = new HoldSlots(options.heldHandshakes);
     const context = { ...shared, ...options, records: this.#records };
     const handshake = new Handshake({
       ...shared,
       ...options,
-      verifier,
+      held,
       log,
       locator,
       ephemeral,
@@ -142,6 +156,7 @@ export class Gateway extends Service {
       http: http.server,
       path: options.socketPath,
       handshake,
+      held,
       commands,
       sessions,
       ephemeral,

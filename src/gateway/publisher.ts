@@ -18,6 +18,8 @@ export interface PublisherIdentity {
   /** `user:<sub>` or `key:<fingerprint>`: idempotency ids are scoped by tenant and this. */
   readonly name: string;
   readonly mayPublish: (room: string) => boolean;
+  /** Its verdict is confirmed and young: nothing to wait for. Else a promise, which rejects with what refuses the write. */
+  readonly fence: () => Promise<void> | undefined;
 }
 
 /** `position` is absent for an ephemeral event. */
@@ -40,9 +42,10 @@ export class Publisher {
   constructor(private readonly options: PublisherOptions) {}
 
   /**
-   * @throws {RelayError} `bad_request`, `permission_denied`, `payload_too_large`, `unavailable`, `overloaded`
+   * @throws {RelayError} `bad_request`, `permission_denied`, `tenant_inactive`, `unauthorized`, `payload_too_large`, `unavailable`,
+   * `overloaded`
    */
-  async publish(request: PublishRequest, { tenant, name, mayPublish }: PublisherIdentity): Promise<Published> {
+  async publish(request: PublishRequest, { tenant, name, mayPublish, fence }: PublisherIdentity): Promise<Published> {
     const { log, ephemeral, maxPayloadBytes } = this.options;
     const { ephemeral: isEphemeral } = request;
     const checked = checkEvent(request);
@@ -50,6 +53,8 @@ export class Publisher {
       throw new RelayError('bad_request', 'ephemeral: wants true or false');
     if (!mayPublish(checked.room))
       throw new RelayError('permission_denied', `publishing to ${JSON.stringify(checked.room)} is not allowed`);
+    const fenced = fence();
+    if (fenced) await fenced;
 
     const origin = { tenant, publisher: name, newId: randomUUID(), at: log.clock.at() };
     const encode = checked.isBinary ? (args: readonly unknown[]) => this.#encode(args) : undefined;

@@ -9,7 +9,7 @@ import {
   type ZodTypeProvider,
 } from 'fastify-type-provider-zod';
 import { z } from 'zod';
-import type { ApiCaller, ApiKeys } from '../../admission/index.js';
+import type { Admission, ApiCaller, ApiKeys, DeviceSessions } from '../../admission/index.js';
 import { FatalError, RelayError, toWireError } from '../../core/errors.js';
 import type { Logger } from '../../core/ports.js';
 import { Service } from '../../core/service.js';
@@ -25,6 +25,7 @@ import type { Published, Publisher, PublishRequest } from '../publisher.js';
 import { counted, demandScope, failure, failures, name, tenantOf } from './api.js';
 import { addPresenceRoutes } from './presence-routes.js';
 import { addRpcRoutes } from './rpc-routes.js';
+import { addSessionRoutes } from './session-routes.js';
 
 const MAX_LIST = 100;
 /** At least; a list of events may have that much whatever one event may have. */
@@ -66,6 +67,8 @@ export interface HttpServerOptions {
   readonly port: number;
   readonly version: string;
   readonly apiKeys: ApiKeys;
+  readonly admission: Admission;
+  readonly devices: DeviceSessions | undefined;
   readonly publisher: Publisher;
   readonly presence: Presence;
   readonly log: EventLog;
@@ -240,6 +243,7 @@ export class PublicHttpServer extends Service {
     );
     addRpcRoutes(app, { ...this.options, callerOf: (request) => this.#caller(request) });
     addPresenceRoutes(app, { ...this.options, callerOf: (request) => this.#caller(request) });
+    addSessionRoutes(app, { ...this.options, callerOf: (request) => this.#caller(request) });
   }
 
   #caller(request: FastifyRequest): ApiCaller {
@@ -283,6 +287,7 @@ export class PublicHttpServer extends Service {
         tenant,
         name: `key:${caller.fingerprint}`,
         mayPublish: () => true,
+        fence: () => this.options.admission.fenceTenant(tenant),
       });
     });
   }

@@ -1,4 +1,4 @@
-import { isAllowed, type TokenVerifier } from '../../admission/index.js';
+import { type Authenticator, isAllowed } from '../../admission/index.js';
 import { type ErrorCode, RelayError, toWireError } from '../../core/errors.js';
 import type { Logger } from '../../core/ports.js';
 import { sleep, within } from '../../core/sleep.js';
@@ -40,7 +40,7 @@ export interface CommandOptions {
   readonly ephemeral: Ephemeral;
   readonly publisher: Publisher;
   readonly presence: Presence;
-  readonly verifier: TokenVerifier;
+  readonly authenticator: Authenticator;
   readonly slowReaderMs: number;
   readonly rpcMaxPayloadBytes: number;
   readonly metrics: GatewayMetrics;
@@ -135,6 +135,7 @@ export class Commands {
         tenant: identity.tenant,
         name: `user:${identity.user}`,
         mayPublish: (room) => isAllowed(identity.permissions.publish, room),
+        fence: () => session.entrance.fence(),
       },
     );
   }
@@ -292,14 +293,15 @@ export class Commands {
   }
 
   async #refresh(session: Session, payload: unknown): Promise<object> {
-    const { hub, ephemeral, verifier } = this.options;
+    const { hub, ephemeral, authenticator } = this.options;
     const { subscriber } = session;
-    const identity = await verifier.identify(fields(payload, 'token').token);
+    const identity = await authenticator.identify(fields(payload, 'token').token);
     if (subscriber.state === 'closed') throw new RelayError('cancelled');
     const old = session.identity;
     if (identity.tenant !== old.tenant || identity.user !== old.user || identity.device !== old.device)
       throw new RelayError('permission_denied', "the token is somebody else's");
-    session.identity = identity;
+    await session.entrance.renew(identity);
+    if (session.entrance.ending || session.hasEnded) throw new RelayError('cancelled');
     session.watchExpiry();
     for (const room of [...subscriber.joins.keys()]) {
       if (mayStayIn(identity, room)) continue;

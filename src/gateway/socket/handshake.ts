@@ -1,6 +1,6 @@
 import { randomBytes } from 'node:crypto';
 import type { Socket } from 'socket.io';
-import { type Identity, isAllowed, type TokenVerifier } from '../../admission/index.js';
+import { type Identity, isAllowed } from '../../admission/index.js';
 import { fullJitter } from '../../core/backoff.js';
 import { RelayError, toWireError } from '../../core/errors.js';
 import type { Logger } from '../../core/ports.js';
@@ -17,7 +17,9 @@ import { Outbox } from '../outbox.js';
 import type * as records from '../resume-records.js';
 import type { ResumeRecords } from '../resume-records.js';
 import { Subscriber } from '../subscriber.js';
-import { type ClientAuth, checkClientType, takeAuth } from './client-auth.js';
+import { type ClientAuth, takeAuth } from './client-auth.js';
+import { Entrance, type EntranceOptions } from './entrance.js';
+import { type HoldSlots, Refusal } from './refusal.js';
 import { type ResumeState, Session, type SessionContext } from './session.js';
 import { Slots } from './slots.js';
 import { closedSignal, introduce, rename } from './socket-internals.js';
@@ -32,8 +34,7 @@ const MAX_CLAIMS = 3;
 /** Longer than a process takes to renew its lease. */
 const LEASE_RENEWED_MS = 700;
 
-export interface HandshakeOptions {
-  readonly verifier: TokenVerifier;
+export interface HandshakeOptions extends EntranceOptions {
   readonly log: EventLog;
   readonly hub: Hub;
   readonly locator: Locator;
@@ -41,13 +42,12 @@ export interface HandshakeOptions {
   readonly presence: Presence;
   readonly records: ResumeRecords<ResumeState>;
   readonly inbox: Inbox;
-  readonly processId: string;
   readonly metrics: GatewayMetrics;
   readonly logger: Logger;
   readonly context: SessionContext;
   readonly sessions: Map<string, Session>;
   readonly handshakes: number;
-  readonly heldHandshakes: number;
+  readonly held: HoldSlots;
   readonly recoveryWindowMs: number;
 }
 
@@ -60,7 +60,6 @@ type Found = FoundRecord | 'none' | 'orphaned' | 'unknown';
  */
 export class Handshake {
   readonly #slots: Slots;
-  #held = 0;
 
   constructor(private readonly options: HandshakeOptions) {
     this.#slots = new Slots(options.handshakes);
@@ -69,12 +68,28 @@ export class Handshake {
   /**
    * For a Socket.IO middleware. `undefined`: the connection is gone, or was closed for the client to come back.
    *
-   * @throws {RelayError} a refusal
+   * @throws {RelayError} a final refusal
+   * @throws {Refusal} one that the client comes back from
    */
   async admit(socket: Socket): Promise<Session | undefined> {
     const auth = takeAuth(socket);
-    const identity = await this.#slots.run(() => this.options.verifier.identify(auth.token));
-    checkClientType(auth);
+    let entrance: Entrance | undefined;
+    let session: Session | undefined;
+    try {
+      entrance = await Entrance.open(socket, auth, this.#slots, this.options);
+      session = await this.#resume(socket, auth, entrance);
+      return session;
+    } catch (error) {
+      const refusal = error instanceof RelayError && error.code === 'unavailable' ? Refusal.unavailable(error) : error;
+      if (refusal instanceof Refusal) refusal.prepare(socket, auth.pid);
+      throw refusal;
+    } finally {
+      if (!session) entrance?.leave();
+    }
+  }
+
+  /** What its client may resume, and from there on. */
+  async #resume(socket: Socket, auth: ClientAuth, entrance: Entrance): Promise<Session | undefined> {
     let found: FoundRecord | undefined;
     if (auth.pid !== undefined && this.options.recoveryWindowMs > 0) {
       const pid = auth.pid;
@@ -84,7 +99,7 @@ export class Handshake {
       if (answer === 'closed') return undefined;
       found = typeof answer === 'string' ? undefined : answer;
     }
-    return this.#slots.run(() => this.#openUndisputed(socket, auth, identity, found));
+    return this.#slots.run(() => this.#openUndisputed(socket, auth, entrance, found));
   }
 
   /**
@@ -94,14 +109,14 @@ export class Handshake {
   async #openUndisputed(
     socket: Socket,
     auth: ClientAuth,
-    identity: Identity,
+    entrance: Entrance,
     found: FoundRecord | undefined,
   ): Promise<Session | undefined> {
     let record = found;
     for (let tries = 1; socket.conn.readyState === 'open'; tries++) {
       const isLast = tries > MAX_CLAIMS;
       const claims = isLast ? { ...auth, pid: undefined, told: undefined, position: undefined } : auth;
-      const session = await this.#open(socket, claims, identity, isLast ? undefined : record);
+      const session = await this.#open(socket, claims, entrance, isLast ? undefined : record);
       if (session && !(await this.#settle(session)).isSuperseded) return session;
       if (session) {
         this.discard(session);
@@ -122,17 +137,6 @@ export class Handshake {
     session.visit?.leave(false);
     hub.remove(session.subscriber);
     for (const room of session.subscriber.joins.keys()) ephemeral.leave(room);
-  }
-
-  /** A client that should come back in a while, and would not after a CONNECT_ERROR: its transport is closed after some seconds. */
-  async holdOff(socket: Socket): Promise<void> {
-    const closed = closedSignal(socket);
-    if (this.#held < this.options.heldHandshakes) {
-      this.#held++;
-      await sleep(1000 + fullJitter(0, HOLD_MS, HOLD_MS), closed);
-      this.#held--;
-    }
-    socket.conn.close(true);
   }
 
   /** The last look before CONNECT is written: the log may have begun a new epoch while the place was found in the old one. */
@@ -173,11 +177,10 @@ export class Handshake {
 
   /** Redis can't say: the client waits, or comes back with what it has. A fresh start would lose what it missed. */
   async #hold(socket: Socket, pid: string): Promise<FoundRecord | 'none' | 'orphaned' | 'closed'> {
-    const { metrics, heldHandshakes } = this.options;
+    const { metrics, held } = this.options;
     const deadline = performance.now() + HOLD_MS + fullJitter(0, HOLD_MS, HOLD_MS);
     metrics.held.inc();
-    if (this.#held < heldHandshakes) {
-      this.#held++;
+    if (held.take()) {
       try {
         const closed = closedSignal(socket);
         while (performance.now() < deadline && !closed.aborted) {
@@ -186,7 +189,7 @@ export class Handshake {
           if (answer !== 'unknown') return answer;
         }
       } finally {
-        this.#held--;
+        held.free();
       }
     }
     socket.conn.close(true);
@@ -199,9 +202,10 @@ export class Handshake {
   async #open(
     socket: Socket,
     auth: ClientAuth,
-    identity: Identity,
+    entrance: Entrance,
     found: FoundRecord | undefined,
   ): Promise<Session | undefined> {
+    const { identity } = entrance;
     const { log, records, ephemeral, presence, logger, recoveryWindowMs } = this.options;
     const partition = log.partitionOf(identity.tenant);
     const owner = records.newOwner();
@@ -220,7 +224,7 @@ export class Handshake {
     if (isRecovered) rename(socket, record.state.sid);
     introduce(socket, pid, isRecovered);
 
-    const session = new Session(socket, subscriber, pid, owner, identity, this.options.context);
+    const session = new Session(socket, subscriber, pid, owner, entrance, this.options.context);
     session.gap = start.gap;
     // its rooms may not be its former ones, and what it serves is
     if (isClaimed) session.rpc.inherit(record.state.methods ?? []);

@@ -12,7 +12,9 @@ import type { Hub } from '../hub.js';
 import type { DisconnectCode, GatewayMetrics } from '../metrics.js';
 import { Sweep } from '../sweep.js';
 import type { Commands } from './commands.js';
+import type { Ending } from './entrance.js';
 import { type Handshake, toConnectError } from './handshake.js';
+import { type HoldSlots, Refusal } from './refusal.js';
 import type { Session } from './session.js';
 
 export interface SocketServerOptions {
@@ -26,6 +28,7 @@ export interface SocketServerOptions {
   readonly origins: readonly string[];
   readonly polling: boolean;
   readonly handshake: Handshake;
+  readonly held: HoldSlots;
   readonly commands: Commands;
   readonly sessions: Map<string, Session>;
   readonly hub: Hub;
@@ -38,15 +41,15 @@ export interface SocketServerOptions {
 }
 
 /** Refusals that are counted under their code. */
-const REFUSALS = new Set<string>(['unauthorized', 'token_expired', 'bad_request', 'unavailable']);
+const REFUSALS = new Set<string>(['unauthorized', 'token_expired', 'bad_request', 'tenant_inactive']);
 
 /** The Socket.IO side of the public listener. Rooms and delivery are the hub's: Socket.IO carries packets and pings. */
 export class SocketServer extends Service {
   readonly #io: Server;
   readonly #sweep: Sweep;
   readonly #ending = new Set<Promise<void>>();
-  /** Connections with a socket, or one on its way in: a second one on the same connection would double its events. */
   #isDraining = false;
+  /** Connections with a socket, or one on its way in: a second one on the same connection would double its events. */
   readonly #taken = new WeakSet<object>();
 
   constructor(private readonly options: SocketServerOptions) {
@@ -174,12 +177,15 @@ export class SocketServer extends Service {
       metrics.refused.inc({ reason: 'aborted' });
       next(new Error('the connection is gone'));
     } catch (error) {
+      if (error instanceof Refusal) {
+        metrics.refused.inc({ reason: error.reason });
+        socket.data.refusal = error;
+        return next();
+      }
       const { code } = toWireError(error);
       if (!(error instanceof RelayError))
         logger.error({ event: 'handshake_failed', err: error }, 'a handshake failed by a fault of ours');
       metrics.refused.inc({ reason: REFUSALS.has(code) ? code : 'other' });
-      // it should come back: CONNECT_ERROR would stop a stock client for good, and CONNECT would take its `pid` away
-      if (code === 'unavailable') await handshake.holdOff(socket);
       this.#taken.delete(conn);
       next(toConnectError(error));
     }
@@ -192,7 +198,12 @@ export class SocketServer extends Service {
   }
 
   #connected(socket: Socket): void {
-    const { hub, commands, metrics, ephemeral, sessions } = this.options;
+    const { hub, commands, metrics, ephemeral, sessions, held } = this.options;
+    if (socket.data.refusal instanceof Refusal) {
+      socket.on('disconnect', () => this.#taken.delete(socket.conn));
+      void socket.data.refusal.turnAway(socket, held);
+      return;
+    }
     const session = socket.data.session as Session;
     const { subscriber } = session;
     metrics.accepted.inc();
@@ -200,7 +211,9 @@ export class SocketServer extends Service {
       this.#taken.delete(socket.conn);
       sessions.delete(session.owner);
       metrics.disconnects.inc({ code: subscriber.endCode ?? disconnectCode(reason) });
-      const isFinal = reason === 'client namespace disconnect' || reason === 'server namespace disconnect';
+      // the successor of a replaced one has its place, and registers again what it served
+      const isLost = subscriber.endCode === 'session_replaced';
+      const isFinal = !isLost && (reason === 'client namespace disconnect' || reason === 'server namespace disconnect');
       this.#end(session, isFinal);
       session.visit?.leave(isFinal);
       for (const room of subscriber.joins.keys()) ephemeral.leave(room);
@@ -209,12 +222,24 @@ export class SocketServer extends Service {
       subscriber.endCode = 'replaced';
       return subscriber.outbox.cut();
     }
+    const { entrance } = session;
+    if (entrance.ending) return this.#dismiss(session, entrance.ending);
+    entrance.onEnding = (ending) => this.#dismiss(session, ending);
     commands.attach(session);
     session.rpc.takeUp();
     session.watchExpiry();
     for (const gap of [session.gap, hub.carryOver(subscriber)]) if (gap) hub.tellGap(subscriber, gap);
     hub.add(subscriber);
     if (this.#isDraining) this.#sendAway(session);
+  }
+
+  /** After a disconnect by the server a stock client does not come back. */
+  #dismiss({ socket, subscriber }: Session, { code, reason }: Ending): void {
+    if (!subscriber.outbox.isOpen) return;
+    subscriber.endCode = code === 'unauthorized' ? 'revoked' : code;
+    subscriber.outbox.emit('holdfast:closing', { code, reason, reconnect: false });
+    socket.disconnect();
+    subscriber.outbox.closeTransport();
   }
 
   #end(session: Session, isFinal: boolean): void {

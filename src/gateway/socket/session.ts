@@ -7,6 +7,7 @@ import { scoped } from '../../wire/names.js';
 import type { Hub } from '../hub.js';
 import { Resumable, type ResumableContext, type ResumePlace } from '../resumable.js';
 import type { Subscriber } from '../subscriber.js';
+import type { Entrance } from './entrance.js';
 import { RateLimit } from './rate-limit.js';
 
 const MAX_TIMER_MS = 2 ** 31 - 1;
@@ -50,7 +51,7 @@ export class Session extends Resumable<ResumeState> {
     subscriber: Subscriber,
     pid: string,
     owner: string,
-    public identity: Identity,
+    readonly entrance: Entrance,
     private readonly context: SessionContext,
   ) {
     super(subscriber, pid, owner, context);
@@ -73,6 +74,10 @@ export class Session extends Resumable<ResumeState> {
         if (subscriber.leavesTooMuch) subscriber.closeAsSlow(context.metrics, 'requests are not read');
       },
     });
+  }
+
+  get identity(): Identity {
+    return this.entrance.identity;
   }
 
   scopedRoom(room: string): string {
@@ -117,6 +122,7 @@ export class Session extends Resumable<ResumeState> {
   /** The connection is gone. `isFinal`: its client left on purpose and won't resume. */
   async end(isFinal: boolean): Promise<void> {
     clearTimeout(this.#expiry);
+    this.entrance.leave();
     const released = Promise.all([this.release(isFinal), this.rpc.end(isFinal)]);
     this.context.hub.remove(this.subscriber);
     await released;
