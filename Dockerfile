@@ -19,6 +19,7 @@ WORKDIR /app
 COPY LICENSE package.json ./
 COPY --from=build /app/node_modules node_modules
 COPY --from=build /app/dist dist
+COPY migrations migrations
 # the image's user `node`, by number: Kubernetes' runAsNonRoot can't judge a name; the files stay root's
 USER 1000:1000
 EXPOSE 3000 3001

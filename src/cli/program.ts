@@ -1,12 +1,16 @@
 import { Command } from 'commander';
 import { VERSION } from '../version.js';
 import { addCheck } from './check.js';
+import { addDevices } from './devices.js';
 import { addGroups } from './groups.js';
+import { addKeys } from './keys.js';
+import { addMigrate } from './migrate.js';
 import { failWith } from './output.js';
 import { addPublish } from './publish.js';
 import { addRpc } from './rpc.js';
 import { addServe } from './serve.js';
 import { addTail } from './tail.js';
+import { addTenants } from './tenants.js';
 import { addToken } from './token.js';
 import { addTopics } from './topics.js';
 
@@ -21,7 +25,8 @@ export function program(): Command {
       onStdoutError(isServing);
       if (!isServing) endOnSignals();
     });
-  for (const add of [addServe, addToken, addCheck, addPublish, addTail, addRpc, addTopics, addGroups]) add(root);
+  for (const add of [addServe, addToken, addCheck, addPublish, addTail, addRpc, addTopics, addGroups, addMigrate])
+    add(root);
   return root;
 }
 
