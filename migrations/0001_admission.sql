@@ -47,15 +47,20 @@ create table revocations (
 -- A notice names what changed, as a JSON list; names have at most 200 characters, so it stays below the 8,000 bytes of NOTIFY.
 create function holdfast_admission_notice() returns trigger language plpgsql as $$
 declare
-  row_of record;
+  -- as JSON, because each table has other columns
+  changed jsonb := to_jsonb(case tg_op when 'DELETE' then old else new end);
+  name jsonb;
 begin
-  if tg_op = 'DELETE' then row_of := old; else row_of := new; end if;
-  perform pg_notify('holdfast_admission', (case tg_table_name
-    when 'tenants' then json_build_array('tenant', row_of.id)
-    when 'devices' then json_build_array('device', row_of.tenant, row_of.user_id, row_of.id)
-    when 'api_keys' then json_build_array('key', row_of.id)
-    else json_build_array(row_of.kind, row_of.tenant, row_of.id)
-  end)::text);
+  if tg_table_name = 'tenants' then
+    name := jsonb_build_array('tenant', changed->'id');
+  elsif tg_table_name = 'devices' then
+    name := jsonb_build_array('device', changed->'tenant', changed->'user_id', changed->'id');
+  elsif tg_table_name = 'api_keys' then
+    name := jsonb_build_array('key', changed->'id');
+  else
+    name := jsonb_build_array(changed->'kind', changed->'tenant', changed->'id');
+  end if;
+  perform pg_notify('holdfast_admission', name::text);
   return null;
 end
 $$;
