@@ -9,12 +9,19 @@ import {
   type ZodTypeProvider,
 } from 'fastify-type-provider-zod';
 import { z } from 'zod';
-import type { Admission, ApiCaller, ApiKeys, DeviceSessions } from '../../admission/index.js';
+import {
+  type Admission,
+  type ApiCaller,
+  type ApiKeys,
+  type DeviceSessions,
+  StoredDirectory,
+} from '../../admission/index.js';
 import { FatalError, RelayError, toWireError } from '../../core/errors.js';
 import type { Logger } from '../../core/ports.js';
 import { Service } from '../../core/service.js';
 import { within } from '../../core/sleep.js';
 import type { EventLog } from '../../log/index.js';
+import type { Database } from '../../postgres/database.js';
 import type { Presence } from '../../presence/index.js';
 import type { Rpc } from '../../rpc/index.js';
 import { isRoom } from '../../wire/names.js';
@@ -22,6 +29,7 @@ import { readHistory } from '../history.js';
 import type { Locator } from '../locator.js';
 import type { GatewayMetrics } from '../metrics.js';
 import type { Published, Publisher, PublishRequest } from '../publisher.js';
+import { addAdminRoutes } from './admin-routes.js';
 import { counted, demandScope, failure, failures, name, tenantOf } from './api.js';
 import { addPresenceRoutes } from './presence-routes.js';
 import { addRpcRoutes } from './rpc-routes.js';
@@ -69,6 +77,8 @@ export interface HttpServerOptions {
   readonly apiKeys: ApiKeys;
   readonly admission: Admission;
   readonly devices: DeviceSessions | undefined;
+  /** None: there is nothing to administer. */
+  readonly database: Database | undefined;
   readonly publisher: Publisher;
   readonly presence: Presence;
   readonly log: EventLog;
@@ -243,6 +253,8 @@ export class PublicHttpServer extends Service {
     );
     addRpcRoutes(app, { ...this.options, callerOf: (request) => this.#caller(request) });
     addPresenceRoutes(app, { ...this.options, callerOf: (request) => this.#caller(request) });
+    const { database } = this.options;
+    if (database) addAdminRoutes(app, { ...this.options, directory: new StoredDirectory(database) });
     addSessionRoutes(app, { ...this.options, callerOf: (request) => this.#caller(request) });
   }
 
