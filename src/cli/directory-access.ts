@@ -4,7 +4,6 @@ import { loadToolConfig } from '../config.js';
 import { FatalError, RelayError } from '../core/errors.js';
 import { findEmbedded } from '../embedded/index.js';
 import { sqlState } from '../postgres/database.js';
-import { Postgres } from '../postgres/pool.js';
 import { type Format, parseFormat } from './output.js';
 import { RemoteDirectory } from './remote-directory.js';
 
@@ -13,6 +12,7 @@ const NO_SUCH_TABLE = '42P01';
 
 export interface AccessOptions {
   readonly output: Format;
+  readonly databaseUrl?: string;
   readonly url?: string;
   readonly apiKey?: string;
 }
@@ -21,6 +21,7 @@ export interface AccessOptions {
 export function withAccess(command: Command): Command {
   return command
     .option('-o, --output <format>', 'text or json', parseFormat, 'text')
+    .option('--database-url <url>', 'the Postgres of admission (DATABASE_URL)')
     .addOption(new Option('--url <url>', 'ask this relay, with HOLDFAST_API_KEY').env('HOLDFAST_URL'))
     .addOption(new Option('--api-key <key>').env('HOLDFAST_API_KEY').hideHelp());
 }
@@ -36,23 +37,25 @@ export function confirm(isConfirmed: boolean | undefined, what: string): void {
 }
 
 /**
- * Runs `work` on the directory of `--url`, of the database at DATABASE_URL, or of the relay that runs on the data folder.
+ * Runs `work` on the directory in the database of `--database-url`, of the relay at `--url`, in the database at DATABASE_URL,
+ * or of the relay that runs on the data folder.
  *
  * @throws {FatalError} there is none of them
  * @throws {RelayError} `unavailable` when it doesn't answer
  */
 export async function withDirectory<T>(
-  { url, apiKey }: AccessOptions,
+  { databaseUrl: flag, url, apiKey }: AccessOptions,
   work: (directory: Directory) => Promise<T>,
 ): Promise<T> {
-  if (url !== undefined) return work(relayAt(url, apiKey));
-  const { databaseUrl, dataDir } = loadToolConfig();
+  if (flag === undefined && url !== undefined) return work(relayAt(url, apiKey));
+  const { databaseUrl, dataDir } =
+    flag === undefined ? loadToolConfig() : loadToolConfig(undefined, { DATABASE_URL: flag });
   if (databaseUrl !== undefined) return inDatabase(databaseUrl, work);
   const embedded = await findEmbedded(dataDir);
   if (embedded?.port !== undefined)
     return work(new RemoteDirectory(`http://127.0.0.1:${embedded.port}`, embedded.apiKey));
   throw new FatalError(
-    `no relay runs on ${dataDir}: start one with npm start, or say which database with DATABASE_URL, or which relay with --url`,
+    `no relay runs on ${dataDir}: start one with npm start, or say which Postgres with --database-url or DATABASE_URL, or which relay with --url`,
   );
 }
 
@@ -64,6 +67,8 @@ function relayAt(url: string, apiKey: string | undefined): Directory {
 }
 
 async function inDatabase<T>(url: string, work: (directory: Directory) => Promise<T>): Promise<T> {
+  // the other commands need no Postgres, and would load its client too
+  const { Postgres } = await import('../postgres/pool.js');
   const database = new Postgres({ url, name: 'holdfast:cli', size: 1 });
   try {
     return await work(new StoredDirectory(database));

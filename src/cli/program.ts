@@ -25,8 +25,8 @@ export function program(): Command {
       onStdoutError(isServing);
       if (!isServing) endOnSignals();
     });
-  for (const add of [addServe, addToken, addCheck, addPublish, addTail, addRpc, addTopics, addGroups, addMigrate])
-    add(root);
+  const commands = [addServe, addToken, addCheck, addPublish, addTail, addRpc, addTopics, addGroups, addMigrate];
+  for (const add of [...commands, addTenants, addDevices, addKeys]) add(root);
   return root;
 }
 
