@@ -3,15 +3,13 @@ import type { Connection } from '../../redis/connect.js';
 import type { Keys } from '../../redis/keys.js';
 import { loadScript } from '../../redis/script.js';
 import type { Held } from './places.js';
+import { ASK_MS } from './reach.js';
 import { COOL_DOWN_MS, LIFE_MS, type SessionSettings } from './settings.js';
 import type { SessionVerdict } from './verdict.js';
 
 const DECIDE = loadScript(import.meta.url, 'decide');
 const LEAVE = loadScript(import.meta.url, 'leave');
 const ASSERT = loadScript(import.meta.url, 'assert');
-
-/** Whoever asked decides for himself by then. */
-const NOT_AFTER_MS = 1000;
 
 export interface LedgerOptions {
   readonly connection: Connection;
@@ -52,7 +50,7 @@ export class Ledger {
     const args = [
       held.holder.id,
       isPaired ? '1' : '',
-      clock.isKnown ? clock.at() + NOT_AFTER_MS : '',
+      clock.isKnown ? clock.at() + ASK_MS : '',
       provedDead,
       settings.settleMs,
       settings.loopMs,

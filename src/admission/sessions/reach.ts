@@ -1,8 +1,8 @@
 import type { Logger } from '../../core/ports.js';
 import { type Connection, replyCode } from '../../redis/connect.js';
 
-/** Redis answers in less than a ms; who connects waits no longer than that for the first question that it leaves open. */
-const ASK_MS = 700;
+/** Redis answers in less than a ms; whoever connects waits no longer than that for the first answer that doesn't come. */
+export const ASK_MS = 700;
 
 export interface ReachOptions {
   readonly connection: Connection;

@@ -1,0 +1,3 @@
+import { testStorms } from './storms.js';
+
+testStorms(1);

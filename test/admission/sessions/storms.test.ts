@@ -1,0 +1,3 @@
+import { testStorms } from './storms.js';
+
+testStorms(0.2);
