@@ -13,8 +13,8 @@ import { errnoOf, isThere } from './private-file.js';
 import { Turns } from './turns.js';
 
 const PACKAGE = '@electric-sql/pglite';
-/** As long as a connection of a pool is waited for. */
-const TURN_MS = 700;
+/** As long as a statement of a server may take, the wait for a connection included. */
+const TURN_MS = 1700;
 /** A statement that hangs must not hold up the end. */
 const CLOSE_MS = 2000;
 

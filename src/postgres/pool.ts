@@ -1,4 +1,4 @@
-import { Pool, type QueryResult } from 'pg';
+import { Pool, type PoolClient, type QueryResult } from 'pg';
 import { type Logger, silentLogger } from '../core/ports.js';
 import { within } from '../core/sleep.js';
 import { placeOf, type ServerOptions, servingConfig } from './client.js';
@@ -54,7 +54,6 @@ export class Postgres implements Database {
     return this.#use(({ query }) => query(text, values));
   }
 
-  /** While it waits for a connection, which takes 0.7 s at most, an abort is heard at the end of that. */
   queryUntil(signal: AbortSignal, text: string, values?: readonly unknown[]): Promise<readonly Row[]> {
     return this.#use(({ query }) => query(text, values), signal);
   }
@@ -92,12 +91,11 @@ export class Postgres implements Database {
   /**
    * A connection of the pool for the time of `work`. It goes back only if the server answered every statement on it.
    *
-   * An abort ends the connection, not only the wait for it. The wait for a free one is never raced: the loser would leave
-   * a connection that nobody gives back.
+   * An abort ends the connection too, and with it the statement.
    */
   async #use<T>(work: (connection: Query) => Promise<T>, signal?: AbortSignal): Promise<T> {
     signal?.throwIfAborted();
-    const client = await this.#pool.connect();
+    const client = await this.#connect(signal);
     let isBroken = false;
     let isReleased = false;
     const fail = (): void => {
@@ -134,6 +132,19 @@ export class Postgres implements Database {
     } finally {
       release();
     }
+  }
+
+  /** A connection that comes after the abort goes back: a mere race would leave it with nobody. */
+  #connect(signal: AbortSignal | undefined): Promise<PoolClient> {
+    const connecting = this.#pool.connect();
+    if (!signal) return connecting;
+    return new Promise((resolve, reject) => {
+      const onAbort = (): void => reject(signal.reason);
+      signal.addEventListener('abort', onAbort);
+      connecting
+        .then((client) => (signal.aborted ? client.release() : resolve(client)), reject)
+        .finally(() => signal.removeEventListener('abort', onAbort));
+    });
   }
 }
 

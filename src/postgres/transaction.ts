@@ -10,29 +10,32 @@ import { type Query, sqlState } from './database.js';
 export async function inTransaction<T>(connection: Query, work: (query: Query) => Promise<T>): Promise<T> {
   let failure: unknown;
   let isOver = false;
-  const inside: Query = {
-    async query(text, values) {
-      if (isOver) throw new Error('this transaction is over');
-      try {
-        return await connection.query(text, values);
-      } catch (error) {
-        failure ??= error;
-        throw error;
-      }
-    },
+  const run: Query['query'] = async (text, values) => {
+    try {
+      return await connection.query(text, values);
+    } catch (error) {
+      failure ??= error;
+      throw error;
+    }
   };
   // whatever the role's default is: who waited for a lock must see what its holder committed
-  await connection.query('begin isolation level read committed');
+  await run('begin isolation level read committed');
   try {
-    const result = await work(inside);
+    const result = await work({
+      async query(text, values) {
+        // it would run on its own, behind the commit
+        if (isOver) throw new Error('this transaction is over');
+        return run(text, values);
+      },
+    }).finally(() => {
+      isOver = true;
+    });
     if (failure !== undefined) throw failure;
-    await inside.query('commit');
+    await run('commit');
     return result;
   } catch (error) {
     const isAnswering = failure === undefined || sqlState(failure) !== undefined;
     if (isAnswering) await connection.query('rollback').catch(() => {});
     throw error;
-  } finally {
-    isOver = true;
   }
 }
