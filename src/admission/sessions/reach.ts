@@ -4,6 +4,9 @@ import { type Connection, replyCode } from '../../redis/connect.js';
 /** Redis answers in less than a ms; whoever connects waits no longer than that for the first answer that doesn't come. */
 export const ASK_MS = 700;
 
+/** So long without a refusal, and the next one is news. */
+const CALM_MS = 60_000;
+
 export interface ReachOptions {
   readonly connection: Connection;
   readonly logger: Logger;
@@ -15,7 +18,7 @@ export interface ReachOptions {
 export class Reach {
   /** The connection over which it does not answer. */
   #silent: number | undefined;
-  #isRefusing = false;
+  #refusedAt = -Infinity;
 
   constructor(private readonly options: ReachOptions) {}
 
@@ -42,7 +45,6 @@ export class Reach {
       send().then(
         (reply) => {
           clearTimeout(timer);
-          this.#isRefusing = false;
           if (isLate) onLate?.(reply);
           resolve(reply);
           this.#answered(generation);
@@ -65,8 +67,10 @@ export class Reach {
   }
 
   #refused(error: unknown): void {
-    if (this.#isRefusing) return;
-    this.#isRefusing = true;
+    const isNew = performance.now() - this.#refusedAt > CALM_MS;
+    this.#refusedAt = performance.now();
+    // one that is out of memory refuses what writes, and answers the rest
+    if (!isNew) return;
     this.options.logger.error(
       { event: 'session_refused', err: error },
       'Redis refuses what device sessions ask: each pod decides for itself until it no longer does',

@@ -69,6 +69,8 @@ describe.concurrent('while Redis stands still', () => {
     for (const { ms } of attempts) expect(ms).toBeLessThan(1000);
     const again = await a.connect(meanwhile);
     expect([outcome(again), again.ms < 100]).toEqual(['refused:session_settle', true]);
+    // more than two pods' estimates of Redis's time can differ by
+    await pause(300);
     const other = await b.connect(meanwhile);
     expect([outcome(other), other.ms < 100]).toEqual(['admitted:local', true]);
     const waits = [await a.sessions.connectWait('10.0.0.1'), await a.sessions.flapWait('10.0.0.1', 'screen')];

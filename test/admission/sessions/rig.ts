@@ -77,7 +77,7 @@ export class Member implements AsyncDisposable {
   /** As every relay has a subscription of its own: it tells that the process is connected. */
   readonly #subscriber: Connection;
 
-  constructor(url: string, { settings = {}, keys = KEYS, through = url }: MemberOptions) {
+  constructor(url: string, { settings = {}, keys = KEYS, through = url }: MemberOptions = {}) {
     const { processId } = this;
     this.#keys = keys;
     const shared = { keys, processId, logger: silentLogger, meter: this.counts };
