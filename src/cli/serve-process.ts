@@ -62,8 +62,9 @@ export class ServeProcess {
     let config = this.#config;
     let redisUrl = config.redisUrl;
     if (redisUrl === undefined) {
-      process.stdout.write('Holdfast is starting its own Redis …\n');
-      this.#embedded = await startEmbedded({ dir: config.dataDir, logger: this.#logger });
+      const hasDatabase = config.databaseUrl === undefined;
+      process.stdout.write(`Holdfast is starting its own Redis${hasDatabase ? ' and Postgres' : ''} …\n`);
+      this.#embedded = await startEmbedded({ dir: config.dataDir, logger: this.#logger, hasDatabase });
       const { url, jwtSecret, apiKey } = this.#embedded;
       redisUrl = url;
       const hasKey = config.jwtSecret ?? config.jwtPublicKey ?? config.jwtJwksUrl;
@@ -73,9 +74,13 @@ export class ServeProcess {
         apiKeys: [...config.apiKeys, { key: apiKey, tenant: undefined }],
       };
     }
+    const database = this.#embedded?.database;
+    if (config.databaseUrl === undefined && !database)
+      this.#logger.info({ event: 'admission_off' }, 'no DATABASE_URL: every tenant is active, and nothing is revoked');
     this.#relay = new Relay({
       config,
       redisUrl,
+      database,
       isEmbedded: this.#embedded !== undefined,
       logger: this.#logger,
       meter: this.#meter,
