@@ -127,28 +127,25 @@ describe.concurrent('a device at its flap limit', () => {
 describe.concurrent('the warm-up', () => {
   it('lets 20 reconnect on every member when another one starts, drains or was found dead', async () => {
     const keys = new Keys('warm:');
-    const settings = { ...SETTINGS, warmupMs: 800, flapMax: 0 };
-    const [a, b] = await startMembers(2, redis.url, { keys, settings });
-    await using first = a as Member;
-    await using second = b as Member;
-    const isWarm = async (member: Member): Promise<boolean> => {
-      const attempts = await reconnect(someDevice(), 21, { over: [member] });
-      const admitted = attempts.filter(isAdmitted).length;
-      expect([5, 20]).toContain(admitted);
-      expect(countOf(attempts, 'refused:reconnect')).toBe(21 - admitted);
-      return admitted === 20;
-    };
-    const isOver = () => eventually(async () => !(await isWarm(first)));
-    expect(await isWarm(first)).toBe(true);
-    await isOver();
-    await second.sessions.noteDrain();
-    await eventually(() => isWarm(first));
-    await isOver();
-    await second.sessions.buryProcess('somebody');
-    await eventually(() => isWarm(first));
-    await isOver();
-    await using _third = await startMember(redis.url, { keys, settings });
-    await eventually(() => isWarm(first));
+    const settings = { ...SETTINGS, flapMax: 0 };
+    await using cold = await startMember(redis.url, { keys, settings });
+    const admits = (count: number) =>
+      eventually(async () => {
+        const attempts = await reconnect(someDevice(), 21, { over: [cold] });
+        expect(attempts.map(isAdmitted)).toEqual(Array.from(attempts, (_, n) => n < count));
+        expect(outcome(attempts.at(-1) as Attempt)).toBe('refused:reconnect');
+      });
+    await admits(5);
+    await using other = await startMember(redis.url, { keys, settings: { ...settings, warmupMs: 30_000 } });
+    await admits(20);
+    await admin.set(keys.warmUp, Date.now() - 1);
+    await admits(5);
+    await other.sessions.noteDrain();
+    await admits(20);
+    await admin.del(keys.warmUp);
+    await admits(5);
+    await other.sessions.buryProcess('somebody');
+    await admits(20);
   });
 
   it('does not weaken the settle window', async () => {
