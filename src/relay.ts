@@ -132,6 +132,10 @@ export class Relay extends Service {
       isStrict: config.admissionStrict,
       revalidateMs: config.admissionRevalidateMs,
       onNotice: (notice) => this.#noticed(notice),
+      onHeard: () => {
+        this.#storedKeys?.forgetAll();
+        this.#deviceTokens?.forgetAll();
+      },
       logger,
       meter,
     });

@@ -36,6 +36,8 @@ export interface AdmissionOptions {
   readonly revalidateMs: number;
   /** Changes of keys and devices, for whoever keeps something of them. */
   readonly onNotice?: (notice: Notice) => void;
+  /** From now on every change is heard; what changed before may have been missed. */
+  readonly onHeard?: () => void;
   readonly logger: Logger;
   readonly meter: Meter;
 }
@@ -100,7 +102,10 @@ export class Admission extends Service {
     this.#notices = new Notices({
       database,
       onNotice: (notice) => this.#noticed(notice),
-      onHeard: () => this.#recheck([...this.#admitted]),
+      onHeard: () => {
+        this.options.onHeard?.();
+        this.#recheck([...this.#admitted]);
+      },
       logger,
     });
   }
