@@ -208,10 +208,16 @@ export class Lookup<Found> {
     const rest = Math.min(MAX_BACK_OFF_MS, BACK_OFF_MS * 2 ** this.#failures);
     this.#restUntil = performance.now() + rest / 2 + fullJitter(0, rest / 2, rest / 2);
     if (this.#failures++ === 0) {
-      const line = { event: 'lookups_failing', of: name, err: error };
       if (isOurs(error))
-        logger.error(line, 'Postgres cannot be asked, by a fault of ours: what it would say is unknown');
-      else logger.warn(line, 'Postgres does not answer: what it would say is unknown');
+        logger.error(
+          { event: 'lookups_failing', of: name, err: error },
+          'Postgres cannot be asked, by a fault of ours: what it would say is unknown',
+        );
+      else
+        logger.warn(
+          { event: 'lookups_failing', of: name, err: error },
+          'Postgres does not answer: what it would say is unknown',
+        );
       onChange?.(false);
     }
     for (const question of questions) question.settle(this.#unknown());

@@ -4,6 +4,7 @@ import { runHere } from '../cli/run-here.js';
 import { connect } from '../harness/client.js';
 import { type Pod, startPod, TEST_API_KEY } from '../harness/pod.js';
 import { eventually } from '../harness/poll.js';
+import { type PostgresProcess, startPostgres } from '../harness/postgres.js';
 import { type RedisProcess, startRedis } from '../harness/redis.js';
 import { ALL_CAPS, token } from '../harness/token.js';
 import { block, code, codes, type Row, read, table } from './markdown.js';
@@ -12,24 +13,25 @@ import { block, code, codes, type Row, read, table } from './markdown.js';
 const MANY = 12;
 
 let redis: RedisProcess;
+let postgres: PostgresProcess;
 let admin: Redis;
 let pod: Pod;
 let url: string;
 
 /** One pod, whose user may do what docs/operations.md says and nothing else. */
 beforeAll(async () => {
-  redis = await startRedis();
+  [redis, postgres] = await Promise.all([startRedis(), startPostgres()]);
   admin = new Redis(redis.url, { protocol: 2 });
   const [command = '', ...rule] = block('docs/operations.md', '### Access control').split(/\s+/).filter(Boolean);
   await admin.call(command, ...rule);
   const password = rule.find((word) => word.startsWith('>'))?.slice(1);
   url = redis.url.replace('//', `//holdfast:${password}@`);
-  pod = await startPod({ redisUrl: url, name: 'documented' });
+  pod = await startPod({ redisUrl: url, name: 'documented', env: { DATABASE_URL: postgres.url } });
 });
 afterAll(async () => {
   admin?.disconnect();
   await pod?.stop();
-  await redis?.stop();
+  await Promise.all([redis?.stop(), postgres?.stop()]);
 });
 
 interface Metric {

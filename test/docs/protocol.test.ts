@@ -7,6 +7,8 @@ const all = (path: string, pattern: RegExp): string[] => [...read(path).matchAll
 const inGateway = (pattern: RegExp): string[] => [
   ...new Set(filesIn('src/gateway', '.ts').flatMap((path) => all(path, pattern))),
 ];
+/** Of a union of texts. */
+const codesIn = (union: string): string[] => [...union.matchAll(/'([a-z_]+)'/g)].map((match) => match[1] as string);
 const doc = read('docs/protocol.md');
 
 test('docs/protocol.md lists what a client can send', () => {
@@ -23,14 +25,17 @@ test("docs/protocol.md lists the relay's own events", () => {
   // these two have the name of what they confirm
   expect(read('src/rpc/rpc-socket.ts')).toMatch(/emit\(`\$\{command\}ed`/);
   const confirming = ['rpc-registered', 'rpc-unregistered'];
-  const real = new Set([...inGateway(/'(holdfast:[a-z]+)'/g), ...ofCalls, ...confirming]);
+  const real = new Set([...inGateway(/'((?:holdfast|device):[a-z]+)'/g), ...ofCalls, ...confirming]);
   expect(documented.sort()).toEqual([...real].sort());
 });
 
 test('docs/protocol.md lists every code that comes with holdfast:closing', () => {
   const rows = table('docs/protocol.md', ['`code`', 'when', '`reconnect`']);
   const documented = rows.flatMap((row) => codes(row['`code`'] as string));
-  expect(documented.sort()).toEqual(inGateway(/\{\s*code: '([a-z_]+)',\s*reason/g).sort());
+  const endings = all('src/gateway/socket/entrance.ts', /readonly code: (.*);/g).flatMap((text) => codesIn(text));
+  const refusals = all('src/gateway/socket/refusal.ts', /static (unavailable)/g);
+  const real = new Set([...inGateway(/\{\s*code: '([a-z_]+)',\s*reason/g), ...endings, ...refusals]);
+  expect(documented.sort()).toEqual([...real].sort());
 });
 
 test('names that docs/protocol.md calls reserved are', () => {

@@ -4,7 +4,7 @@ import { block, filesIn, read } from './markdown.js';
 /** Methods of a client of ioredis that are no commands. */
 const NO_COMMANDS = new Set(['on', 'connect', 'disconnect', 'evalsha', 'call', 'callBuffer']);
 /** With a subcommand each. */
-const CONTAINERS = new Set(['xgroup', 'xinfo', 'config', 'memory', 'client', 'script']);
+const CONTAINERS = new Set(['xgroup', 'xinfo', 'config', 'memory', 'client', 'script', 'pubsub']);
 /** What ioredis says at every connect, and what a URL with a database needs. `client|setinfo` has no name on Redis 7.0. */
 const HANDSHAKE = ['auth', 'select', 'client|setname', 'info'];
 
