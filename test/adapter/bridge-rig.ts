@@ -96,7 +96,7 @@ export class Deploy implements AsyncDisposable {
     const server = new MixedServer(kind, port, child);
     this.servers.push(server);
     await eventually(() => !child.isRunning || child.lines.includes('listening'), {
-      withinMs: 15_000,
+      withinMs: 45_000,
       what: 'a server',
     });
     if (!child.isRunning) throw new Error(`a server ended at once:\n${child.tail()}`);

@@ -273,7 +273,7 @@ export class ServerProcess implements AsyncDisposable {
     const child = new Child(process.execPath, { args: [fileURLToPath(new URL('server.mjs', import.meta.url))], env });
     this.#child = child;
     await eventually(() => !child.isRunning || child.lines.includes('listening'), {
-      withinMs: 15_000,
+      withinMs: 45_000,
       what: 'a server',
     });
     if (!child.isRunning) throw new Error(`a server ended at once:\n${child.tail()}`);
