@@ -26,7 +26,7 @@ function pairs(flat: readonly unknown[]): [string, unknown][] {
 }
 
 for (const signal of ['SIGTERM', 'SIGKILL'] as const) {
-  it(`a pod gets all that was written while it was away after ${signal}, from its group's offset`, async () => {
+  it.concurrent(`a pod gets all that was written while it was away after ${signal}, from its group's offset`, async () => {
     await using redis = await startRedis({ aof: 'everysec' });
     await using a = await startPod({ redisUrl: redis.url, name: 'a', env: { HOLDFAST_DRAIN_MS: '500' } });
     await using b = await startPod({ redisUrl: redis.url, name: 'b' });

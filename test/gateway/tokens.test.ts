@@ -19,12 +19,12 @@ beforeAll(async () => {
 });
 afterAll(() => stack?.stop());
 
-test('a socket ends with its token: told why, nothing after, and nobody gets in with it', async () => {
+test.concurrent('a socket ends with its token: told why, nothing after, and nobody gets in with it', async () => {
   const pod = stack.pod(0);
   const room = someone('room');
   const sub = someone();
-  const expiring = await token({ sub, caps: ALL_CAPS, ttlSeconds: 3 });
-  const endsAt = Math.floor(Date.now() / 1000) * 1000 + 3000;
+  const expiring = await token({ sub, caps: ALL_CAPS, ttlSeconds: 4 });
+  const endsAt = Math.floor(Date.now() / 1000) * 1000 + 4000;
   await using raw = new RawClient(pod.port);
   await raw.open({ token: expiring });
   await raw.ask(1, 'subscribe', { room });
@@ -48,14 +48,14 @@ test('a socket ends with its token: told why, nothing after, and nobody gets in 
   expect(client.received).toHaveLength(seen);
 });
 
-test('a refreshed token keeps the socket, its rooms and its position', async () => {
+test.concurrent('a refreshed token keeps the socket, its rooms and its position', async () => {
   const pod = stack.pod(0);
   const room = someone('room');
   const sub = someone();
-  await using client = await connect(pod.url, { token: await token({ sub, caps: ALL_CAPS, ttlSeconds: 3 }) });
+  await using client = await connect(pod.url, { token: await token({ sub, caps: ALL_CAPS, ttlSeconds: 4 }) });
   await client.subscribe(room);
   expect(await client.request('auth-refresh', { token: await token({ sub, caps: ALL_CAPS }) })).toEqual({ ok: true });
-  const end = Date.now() + 6000;
+  const end = Date.now() + 5500;
   let count = 0;
   while (Date.now() < end) {
     await publish(pod, room, [count++]);
@@ -66,7 +66,7 @@ test('a refreshed token keeps the socket, its rooms and its position', async () 
   expect(dataOf(client)).toEqual(Array.from({ length: count }, (_, index) => index));
 });
 
-test('a refresh with fewer rights leaves the rooms that they do not cover, at once and in the record', async () => {
+test.concurrent('a refresh with fewer rights leaves the rooms that they do not cover, at once and in the record', async () => {
   const pod = stack.pod(0);
   const [kept, left] = [someone('kept'), someone('left')];
   const sub = someone();
@@ -86,7 +86,7 @@ test('a refresh with fewer rights leaves the rooms that they do not cover, at on
   expect(dataOf(client)).toEqual(['shown', 'own', 'shown again']);
 });
 
-test('a refresh with another’s token, another device’s, or none is refused, and changes nothing', async () => {
+test.concurrent('a refresh with another’s token, another device’s, or none is refused, and changes nothing', async () => {
   const pod = stack.pod(0);
   const sub = someone();
   await using client = await connect(pod.url, { token: await token({ sub, device: 'a' }) });
@@ -103,7 +103,7 @@ test('a refresh with another’s token, another device’s, or none is refused, 
   await eventually(() => client.received.length === 1);
 });
 
-test('a token of sixty days, or of ten thousand years, closes nothing', async () => {
+test.concurrent('a token of sixty days, or of ten thousand years, closes nothing', async () => {
   for (const ttlSeconds of [60 * 86_400, 1e11]) {
     await using client = await connect(stack.pod(0).url, { token: await token({ sub: someone(), ttlSeconds }) });
     await client.request('unsubscribe', { room: 'x' });
@@ -112,7 +112,7 @@ test('a token of sixty days, or of ten thousand years, closes nothing', async ()
   }
 });
 
-test('an outage of the issuer refuses nobody: clients wait, and are in when it is back', async () => {
+test.concurrent('an outage of the issuer refuses nobody: clients wait, and are in when it is back', async () => {
   const { publicKey, privateKey } = generateKeyPairSync('ec', { namedCurve: 'P-256' });
   const keys = JSON.stringify({ keys: [{ ...(await exportJWK(publicKey)), kid: 'k', alg: 'ES256' }] });
   let isOut = true;

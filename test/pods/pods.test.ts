@@ -78,73 +78,7 @@ async function die(admin: Redis, id: string, pod: string): Promise<void> {
   await admin.hset(keys.podNames, pod, id);
 }
 
-describe.concurrent('the lease', () => {
-  it('is there while the process runs, and gone when it has stopped', async ({ admin, make }) => {
-    const a = await make('a').start();
-    expect(await processes(admin)).toEqual([a.id]);
-    await pass(4000); // longer than a lease
-    expect(await processes(admin)).toEqual([a.id]);
-    expect(Number(await admin.zscore(keys.processes, a.id))).toBeGreaterThan(Date.now());
-    await a.pods.stop();
-    expect([await processes(admin), await admin.hgetall(keys.podNames), await admin.exists(keys.inbox(a.id))]).toEqual([
-      [],
-      {},
-      0,
-    ]);
-  });
-
-  it('a living process keeps its name: a second one fails in one line and leaves nothing behind', async ({
-    admin,
-    make,
-  }) => {
-    await using a = await make('same').start();
-    const b = make('same');
-    await expect(b.start()).rejects.toBeInstanceOf(FatalError);
-    expect(await processes(admin)).toEqual([a.id]);
-    expect(a.losses).toBe(0);
-    // and once the name is free, the same process may try again
-    await a.pods.stop();
-    await b.start();
-    expect(await admin.hgetall(keys.podNames)).toEqual({ same: b.id });
-    await b.pods.stop();
-  });
-
-  it('a dead one’s name is taken over after its lease', async ({ admin, make }) => {
-    await admin.zadd(keys.processes, Date.now() + 1500, 'older');
-    await admin.hset(keys.podNames, 'p', 'older');
-    await using a = await make('p').start();
-    expect(await admin.hget(keys.podNames, 'p')).toBe(a.id);
-  });
-
-  it('a process that was paused so long that its name is another’s now is told so', async ({ admin, make }) => {
-    await using a = await make('p').start();
-    await admin.hset(keys.podNames, 'p', 'newer');
-    await eventually(() => expect(a.losses).toBe(1));
-  });
-
-  it('a process that was buried while it was paused says that it is back', async ({ admin, make }) => {
-    await using a = await make('p').start();
-    await admin.zrem(keys.processes, a.id);
-    await admin.hdel(keys.podNames, 'p');
-    await eventually(() => expect(a.returns).toBe(1));
-    expect(await processes(admin)).toEqual([a.id]);
-    expect(await admin.hget(keys.podNames, 'p')).toBe(a.id);
-  });
-
-  it('goes on being renewed when what listens to it fails', async ({ admin, make }) => {
-    let returns = 0;
-    const onReturn = (): void => {
-      returns++;
-      throw new Error('not handled');
-    };
-    await using a = await make('p', { onReturn }).start();
-    for (let round = 1; round <= 2; round++) {
-      await admin.zrem(keys.processes, a.id);
-      await eventually(() => expect(returns).toBe(round));
-    }
-  });
-});
-
+// the longest first: they wait more than they work
 describe.concurrent('the reaper', () => {
   it('hands over what a dead process held, once, and removes it', async ({ admin, make }) => {
     await using a = await make('a').start();
@@ -220,6 +154,73 @@ describe.concurrent('the reaper', () => {
     await eventually(() => expect(a.returns).toBe(1), { withinMs: 10_000 });
     expect(a.buried).toEqual([]);
     expect((await processes(admin)).sort()).toEqual([a.id, b.id].sort());
+  });
+});
+
+describe.concurrent('the lease', () => {
+  it('is there while the process runs, and gone when it has stopped', async ({ admin, make }) => {
+    const a = await make('a').start();
+    expect(await processes(admin)).toEqual([a.id]);
+    await pass(4000); // longer than a lease
+    expect(await processes(admin)).toEqual([a.id]);
+    expect(Number(await admin.zscore(keys.processes, a.id))).toBeGreaterThan(Date.now());
+    await a.pods.stop();
+    expect([await processes(admin), await admin.hgetall(keys.podNames), await admin.exists(keys.inbox(a.id))]).toEqual([
+      [],
+      {},
+      0,
+    ]);
+  });
+
+  it('a living process keeps its name: a second one fails in one line and leaves nothing behind', async ({
+    admin,
+    make,
+  }) => {
+    await using a = await make('same').start();
+    const b = make('same');
+    await expect(b.start()).rejects.toBeInstanceOf(FatalError);
+    expect(await processes(admin)).toEqual([a.id]);
+    expect(a.losses).toBe(0);
+    // and once the name is free, the same process may try again
+    await a.pods.stop();
+    await b.start();
+    expect(await admin.hgetall(keys.podNames)).toEqual({ same: b.id });
+    await b.pods.stop();
+  });
+
+  it('a dead one’s name is taken over after its lease', async ({ admin, make }) => {
+    await admin.zadd(keys.processes, Date.now() + 1500, 'older');
+    await admin.hset(keys.podNames, 'p', 'older');
+    await using a = await make('p').start();
+    expect(await admin.hget(keys.podNames, 'p')).toBe(a.id);
+  });
+
+  it('a process that was paused so long that its name is another’s now is told so', async ({ admin, make }) => {
+    await using a = await make('p').start();
+    await admin.hset(keys.podNames, 'p', 'newer');
+    await eventually(() => expect(a.losses).toBe(1));
+  });
+
+  it('a process that was buried while it was paused says that it is back', async ({ admin, make }) => {
+    await using a = await make('p').start();
+    await admin.zrem(keys.processes, a.id);
+    await admin.hdel(keys.podNames, 'p');
+    await eventually(() => expect(a.returns).toBe(1));
+    expect(await processes(admin)).toEqual([a.id]);
+    expect(await admin.hget(keys.podNames, 'p')).toBe(a.id);
+  });
+
+  it('goes on being renewed when what listens to it fails', async ({ admin, make }) => {
+    let returns = 0;
+    const onReturn = (): void => {
+      returns++;
+      throw new Error('not handled');
+    };
+    await using a = await make('p', { onReturn }).start();
+    for (let round = 1; round <= 2; round++) {
+      await admin.zrem(keys.processes, a.id);
+      await eventually(() => expect(returns).toBe(round));
+    }
   });
 });
 

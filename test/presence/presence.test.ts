@@ -1,5 +1,5 @@
 import { Redis } from 'ioredis';
-import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { RelayError } from '../../src/core/errors.js';
 import { silentMeter } from '../../src/core/ports.js';
 import { Presence } from '../../src/presence/index.js';
@@ -12,11 +12,9 @@ import { startTcpProxy } from '../harness/tcp-proxy.js';
 let redis: RedisProcess;
 let admin: Redis;
 let listener: Redis;
-let tests = 0;
-let keys: Keys;
-const open: Process[] = [];
-/** What was told, in order: `+laptop`, `-laptop`; `+` alone of sockets without a device. */
-let told: string[] = [];
+let scenes = 0;
+/** By key prefix: what was told, in order: `+laptop`, `-laptop`; `+` alone of sockets without a device. */
+const toldBy = new Map<string, string[]>();
 
 beforeAll(async () => {
   redis = await startRedis({ aof: 'off' });
@@ -25,10 +23,9 @@ beforeAll(async () => {
   listener = new Redis(redis.url, { maxRetriesPerRequest: null });
   listener.on('error', () => {});
   listener.on('pmessage', (_pattern, channel: string, message: string) => {
-    if (!channel.startsWith(keys.prefix)) return;
     const [event, { device, online }] = JSON.parse(message);
     expect(event).toBe('presence');
-    told.push(`${online ? '+' : '-'}${device ?? ''}`);
+    toldBy.get(channel.slice(0, channel.indexOf(':') + 1))?.push(`${online ? '+' : '-'}${device ?? ''}`);
   });
   await listener.psubscribe('*');
 });
@@ -36,13 +33,6 @@ afterAll(async () => {
   admin?.disconnect();
   listener?.disconnect();
   await redis?.stop();
-});
-beforeEach(() => {
-  keys = new Keys(`t${++tests}:`);
-  told = [];
-});
-afterEach(async () => {
-  for (const process of open.splice(0)) await process.stop();
 });
 
 /** One process: a connection and who is here. */
@@ -52,6 +42,7 @@ class Process implements AsyncDisposable {
 
   constructor(
     readonly id: string,
+    keys: Keys,
     url = redis.url,
   ) {
     this.connection = new Connection({ url, name: id, silenceMs: 2500 });
@@ -62,7 +53,6 @@ class Process implements AsyncDisposable {
       methodsOf: async (tenant, user) => [`method-of-${tenant}-${user}`],
       meter: silentMeter,
     });
-    open.push(this);
   }
 
   enter(device: string | undefined, socketId: string, user = 'ada') {
@@ -80,22 +70,52 @@ class Process implements AsyncDisposable {
   }
 }
 
-async function start(id: string, url?: string): Promise<Process> {
-  const process = new Process(id, url);
-  expect(await process.connection.whenUp(5000)).toBe(true);
-  await process.presence.start();
-  return process;
+/** Keys of its own for each test, so that tests wait side by side. */
+class Scene {
+  readonly keys = new Keys(`t${++scenes}:`);
+  readonly told: string[] = [];
+  readonly open: Process[] = [];
+
+  constructor() {
+    toldBy.set(this.keys.prefix, this.told);
+  }
+
+  readonly start = async (id: string, url?: string): Promise<Process> => {
+    const process = new Process(id, this.keys, url);
+    this.open.push(process);
+    expect(await process.connection.whenUp(15_000)).toBe(true);
+    await process.presence.start();
+    return process;
+  };
+
+  readonly hash = (user = 'ada'): Promise<Record<string, string>> => admin.hgetall(this.keys.presence(`acme/${user}`));
+
+  readonly holders = async (user?: string): Promise<Record<string, string>> =>
+    Object.fromEntries(
+      Object.entries(await this.hash(user)).map(([field, value]) => [field, value.split('|')[0] as string]),
+    );
+
+  readonly held = (id: string): Promise<string[]> => admin.smembers(this.keys.presenceHeld(id));
+
+  readonly until = (expected: Record<string, string>): Promise<void> =>
+    eventually(async () => expect(await this.holders()).toEqual(expected));
+
+  readonly left = async (): Promise<string[]> => (await admin.keys(`${this.keys.prefix}*`)).sort();
 }
 
-const hash = (user = 'ada'): Promise<Record<string, string>> => admin.hgetall(keys.presence(`acme/${user}`));
-const holders = async (user?: string): Promise<Record<string, string>> =>
-  Object.fromEntries(Object.entries(await hash(user)).map(([field, value]) => [field, value.split('|')[0] as string]));
-const held = (id: string): Promise<string[]> => admin.smembers(keys.presenceHeld(id));
-const until = (expected: Record<string, string>) => eventually(async () => expect(await holders()).toEqual(expected));
-const left = async (): Promise<string[]> => (await admin.keys(`${keys.prefix}*`)).sort();
+const it = test.extend<{ scene: Scene }>({
+  scene: async ({ task: _ }, use) => {
+    const scene = new Scene();
+    await use(scene);
+    for (const process of scene.open) await process.stop();
+  },
+});
 
 describe('what is told', () => {
-  test('a device is online with its first socket, and offline after its last, on whichever processes they are', async () => {
+  it('a device is online with its first socket, and offline after its last, on whichever processes they are', async ({
+    scene,
+  }) => {
+    const { told, start, until, left } = scene;
     const [a, b] = [await start('a'), await start('b')];
     const leaveFirst = a.enter('laptop', 's1');
     await until({ 'laptop|s1': 'a' });
@@ -106,10 +126,11 @@ describe('what is told', () => {
     leaveSecond(true);
     await until({});
     await eventually(() => expect(told).toEqual(['+laptop', '-laptop']));
-    expect(await left()).toEqual([]);
+    await eventually(async () => expect(await left()).toEqual([]));
   });
 
-  test('devices come and go each for itself, and sockets without a device together', async () => {
+  it('devices come and go each for itself, and sockets without a device together', async ({ scene }) => {
+    const { told, start } = scene;
     const a = await start('a');
     a.enter('laptop', 's1');
     const leavePhone = a.enter('phone', 's2');
@@ -127,7 +148,8 @@ describe('what is told', () => {
     ]);
   });
 
-  test('names of any kind are told and found as they are', async () => {
+  it('names of any kind are told and found as they are', async ({ scene }) => {
+    const { keys, told, start } = scene;
     const a = await start('a');
     const devices = ['sid:s1', 'a|b', '%41', '"', "\\'", '😀', 'a/b', '*', 'ü'.repeat(200), '__proto__'];
     const user = 'x/"ü|{}';
@@ -142,7 +164,8 @@ describe('what is told', () => {
     await eventually(() => expect(told).toHaveLength(2 * devices.length));
   });
 
-  test('who connects, leaves and connects within one turn of the loop is told of once', async () => {
+  it('who connects, leaves and connects within one turn of the loop is told of once', async ({ scene }) => {
+    const { told, start, until } = scene;
     const a = await start('a');
     a.enter('laptop', 's1')(true);
     a.enter('laptop', 's2');
@@ -151,8 +174,10 @@ describe('what is told', () => {
   });
 });
 
-describe('a lost connection', () => {
-  test('of a client that is back in a moment is not told', async () => {
+// these only wait
+describe.concurrent('a lost connection', () => {
+  it('of a client that is back in a moment is not told', async ({ scene }) => {
+    const { told, start, until } = scene;
     const [a, b] = [await start('a'), await start('b')];
     const leave = a.enter('laptop', 's1');
     await until({ 'laptop|s1': 'a' });
@@ -162,7 +187,8 @@ describe('a lost connection', () => {
     expect(told).toEqual(['+laptop']);
   });
 
-  test('of one that stays away is told after 2 s', async () => {
+  it('of one that stays away is told after 2 s', async ({ scene }) => {
+    const { told, start, until, left } = scene;
     const a = await start('a');
     const leave = a.enter('laptop', 's1');
     await until({ 'laptop|s1': 'a' });
@@ -171,10 +197,11 @@ describe('a lost connection', () => {
     await until({});
     expect(performance.now() - before).toBeGreaterThan(1900);
     await eventually(() => expect(told).toEqual(['+laptop', '-laptop']));
-    expect(await left()).toEqual([]);
+    await eventually(async () => expect(await left()).toEqual([]));
   });
 
-  test("a recovered socket's old connection ends late, and changes nothing", async () => {
+  it("a recovered socket's old connection ends late, and changes nothing", async ({ scene }) => {
+    const { told, start, holders, held, until } = scene;
     const [a, b] = [await start('a'), await start('b')];
     const leaveOld = a.enter('laptop', 's1');
     await until({ 'laptop|s1': 'a' });
@@ -192,7 +219,8 @@ describe('a lost connection', () => {
     expect(told).toEqual(['+laptop', '-laptop']);
   });
 
-  test('ends at once when the process stops, and nothing is left', async () => {
+  it('ends at once when the process stops, and nothing is left', async ({ scene }) => {
+    const { told, start, left } = scene;
     const a = await start('a');
     a.enter('phone', 's1');
     const leave = a.enter('laptop', 's2');
@@ -205,8 +233,22 @@ describe('a lost connection', () => {
   });
 });
 
+describe.concurrent('a key that is lost', () => {
+  it('is there again in a while', async ({ scene }) => {
+    const { keys, start, held, until } = scene;
+    const a = await start('a');
+    a.enter('laptop', 's1');
+    await until({ 'laptop|s1': 'a' });
+    await admin.del(keys.presence('acme/ada'));
+    await until({ 'laptop|s1': 'a' });
+    await admin.del(keys.presenceHeld('a'));
+    await eventually(async () => expect(await held('a')).toEqual(['acme/ada']));
+  });
+});
+
 describe('a dead process', () => {
-  test('takes only its own sockets with it, and its devices that are elsewhere stay online', async () => {
+  it('takes only its own sockets with it, and its devices that are elsewhere stay online', async ({ scene }) => {
+    const { told, start, hash, holders, held } = scene;
     const [a, b] = [await start('a'), await start('b')];
     a.enter('laptop', 's1');
     a.enter('phone', 's2');
@@ -222,7 +264,8 @@ describe('a dead process', () => {
     await eventually(() => expect(told.slice(3)).toEqual(['-laptop']));
   });
 
-  test('that lives after all is there again, and steals nothing from where its clients went on', async () => {
+  it('that lives after all is there again, and steals nothing from where its clients went on', async ({ scene }) => {
+    const { told, start, held, until } = scene;
     const [a, b] = [await start('a'), await start('b')];
     a.enter('laptop', 's1');
     a.enter('phone', 's2');
@@ -236,7 +279,8 @@ describe('a dead process', () => {
     await eventually(() => expect(told.slice(2).sort()).toEqual(['+laptop', '+phone', '-laptop', '-phone']));
   });
 
-  test('with thousands of users is buried completely', async () => {
+  it('with thousands of users is buried completely', async ({ scene }) => {
+    const { told, start, left } = scene;
     await using proxy = await startTcpProxy(redis.port);
     const [a, b] = [await start('a', `redis://127.0.0.1:${proxy.port}`), await start('b')];
     for (let index = 0; index < 2500; index++) a.enter('laptop', `s${index}`, `user-${index}`);
@@ -251,7 +295,8 @@ describe('a dead process', () => {
 });
 
 describe('a Redis that fails', () => {
-  test('is told of what happened meanwhile, and of nothing that came and went', async () => {
+  it('is told of what happened meanwhile, and of nothing that came and went', async ({ scene }) => {
+    const { told, start, until } = scene;
     await using proxy = await startTcpProxy(redis.port);
     const a = await start('a', `redis://127.0.0.1:${proxy.port}`);
     const leave = a.enter('laptop', 's1');
@@ -268,7 +313,8 @@ describe('a Redis that fails', () => {
     await eventually(() => expect([...told].sort()).toEqual(['+laptop', '+phone', '-laptop']));
   });
 
-  test('loses everything, and has it again', async () => {
+  it('loses everything, and has it again', async ({ scene }) => {
+    const { start, held, left } = scene;
     const a = await start('a');
     for (let index = 0; index < 600; index++) a.enter('laptop', `s${index}`, `user-${index}`);
     await eventually(async () => expect(await held('a')).toHaveLength(600));
@@ -278,17 +324,8 @@ describe('a Redis that fails', () => {
     expect(await held('a')).toHaveLength(600);
   });
 
-  test('loses one key, and has it again in a while', async () => {
-    const a = await start('a');
-    a.enter('laptop', 's1');
-    await until({ 'laptop|s1': 'a' });
-    await admin.del(keys.presence('acme/ada'));
-    await until({ 'laptop|s1': 'a' });
-    await admin.del(keys.presenceHeld('a'));
-    await eventually(async () => expect(await held('a')).toEqual(['acme/ada']));
-  });
-
-  test('holds up no look-up for long', async () => {
+  it('holds up no look-up for long', async ({ scene }) => {
+    const { start } = scene;
     await using proxy = await startTcpProxy(redis.port);
     const a = await start('a', `redis://127.0.0.1:${proxy.port}`);
     proxy.blackhole(true);
@@ -299,7 +336,8 @@ describe('a Redis that fails', () => {
     proxy.blackhole(false);
   });
 
-  test('that is full is asked again, and who goes meanwhile is told', async () => {
+  it('that is full is asked again, and who goes meanwhile is told', async ({ scene }) => {
+    const { told, start, holders, until } = scene;
     const a = await start('a');
     const leave = a.enter('laptop', 's1');
     await until({ 'laptop|s1': 'a' });
@@ -314,7 +352,8 @@ describe('a Redis that fails', () => {
     await eventually(async () => expect(await holders('bob')).toEqual({ 'phone|s2': 'a' }));
   });
 
-  test('that refuses what is written of one user holds up nobody else, nor his own connects', async () => {
+  it('that refuses what is written of one user holds up nobody else, nor his own connects', async ({ scene }) => {
+    const { keys, start, hash } = scene;
     const a = await start('a');
     await admin.set(keys.presence('acme/bob'), 'no hash');
     const connect = (user: string, socketId: string) =>
@@ -332,7 +371,8 @@ describe('a Redis that fails', () => {
     await eventually(async () => expect(Object.keys(await hash('bob'))).toHaveLength(6));
   });
 
-  test('that is away at the stop is not waited for', async () => {
+  it('that is away at the stop is not waited for', async ({ scene }) => {
+    const { start, until, left } = scene;
     await using proxy = await startTcpProxy(redis.port);
     const a = await start('a', `redis://127.0.0.1:${proxy.port}`);
     a.enter('laptop', 's1');
@@ -347,7 +387,8 @@ describe('a Redis that fails', () => {
   });
 });
 
-test('a user has at most 1,000 sockets listed, and one that goes makes room', async () => {
+it('a user has at most 1,000 sockets listed, and one that goes makes room', async ({ scene }) => {
+  const { keys, start, holders } = scene;
   const [a, b] = [await start('a'), await start('b')];
   const leaves = Array.from({ length: 1010 }, (_, index) => a.enter(`device-${index}`, `s${index}`));
   await eventually(async () => expect(await admin.hlen(keys.presence('acme/ada'))).toBe(1000));
@@ -358,7 +399,8 @@ test('a user has at most 1,000 sockets listed, and one that goes makes room', as
   await eventually(async () => expect(await holders()).toMatchObject({ 'laptop|other': 'b' }));
 });
 
-test('who asks in the tick in which it connected finds itself', async () => {
+it('who asks in the tick in which it connected finds itself', async ({ scene }) => {
+  const { start } = scene;
   const a = await start('a');
   for (let round = 0; round < 20; round++) {
     a.enter('laptop', `s${round}`, `user-${round}`);
@@ -366,7 +408,8 @@ test('who asks in the tick in which it connected finds itself', async () => {
   }
 });
 
-test('whatever happens in whichever order, what is told last is what is true', async () => {
+it('whatever happens in whichever order, what is told last is what is true', async ({ scene }) => {
+  const { told, start, hash } = scene;
   const processes = await Promise.all(['a', 'b', 'c'].map((id) => start(id)));
   const devices = ['laptop', 'phone'];
   const leaves: (() => void)[] = [];
@@ -398,7 +441,8 @@ test('whatever happens in whichever order, what is told last is what is true', a
   }
 });
 
-test('starts and stops however often it is told to', async () => {
+it('starts and stops however often it is told to', async ({ scene }) => {
+  const { start, left } = scene;
   for (let round = 0; round < 5; round++) {
     const a = await start(`a${round}`);
     await a.presence.start();

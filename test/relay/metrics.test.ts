@@ -14,7 +14,7 @@ let b: Pod;
 beforeAll(async () => {
   redis = await startRedis();
   [a, b] = (await Promise.all(
-    ['pod-a', 'pod-b'].map((name) => startPod({ redisUrl: redis.url, name, env: { HOLDFAST_DRAIN_MS: '9s' } })),
+    ['pod-a', 'pod-b'].map((name) => startPod({ redisUrl: redis.url, name, env: { HOLDFAST_DRAIN_MS: '5s' } })),
   )) as [Pod, Pod];
 });
 afterAll(async () => {
