@@ -31,7 +31,7 @@ export class RemoteDirectory implements Directory {
   }
 
   tenant(tenant: string): Promise<Tenant | undefined> {
-    return this.#ask('GET', pathOf('tenants', tenant));
+    return this.#find('GET', pathOf('tenants', tenant));
   }
 
   archiveTenant(tenant: string): Promise<Changed<Tenant>> {
@@ -39,7 +39,7 @@ export class RemoteDirectory implements Directory {
   }
 
   restoreTenant(tenant: string): Promise<Tenant | undefined> {
-    return this.#ask('POST', pathOf('tenants', tenant, 'restore'));
+    return this.#find('POST', pathOf('tenants', tenant, 'restore'));
   }
 
   async listTenants(options: PageOptions = {}): Promise<Page<Tenant>> {
@@ -58,7 +58,7 @@ export class RemoteDirectory implements Directory {
   }
 
   unpairDevice(name: DeviceName): Promise<Device | undefined> {
-    return this.#ask('POST', pathOfDevice(name, 'unpair'));
+    return this.#find('POST', pathOfDevice(name, 'unpair'));
   }
 
   revokeDevice(name: DeviceName): Promise<Changed<Device>> {
@@ -76,7 +76,7 @@ export class RemoteDirectory implements Directory {
   }
 
   revokeKey(id: string): Promise<KeyEntry | undefined> {
-    return this.#ask('POST', pathOf('keys', id, 'revoke'));
+    return this.#find('POST', pathOf('keys', id, 'revoke'));
   }
 
   async listKeys(options: PageOptions & { readonly tenant?: string | undefined } = {}): Promise<Page<KeyEntry>> {
@@ -97,6 +97,13 @@ export class RemoteDirectory implements Directory {
     const answer = await this.#ask<T>(method, path, more);
     if (answer !== undefined) return answer;
     throw new FatalError(`the relay at ${this.url} has no database, and so no tenants, devices and keys`);
+  }
+
+  /** For what may not be there. A relay without a database has no such path at all. */
+  async #find<T>(method: string, path: string): Promise<T | undefined> {
+    const answer = await this.#ask<T>(method, path);
+    if (answer === undefined) await this.#must('GET', '/v1/tenants', { parameters: { limit: 1 } });
+    return answer;
   }
 
   /** `undefined`: 404 */

@@ -28,6 +28,7 @@ const USER = 'holdfast';
 const PASSWORD = 'a-password-of-tests';
 /** Of the user `nobody` everywhere: Postgres refuses to run as root. */
 const NOBODY = 65_534;
+const SHUTDOWNS = { smart: 'SIGTERM', fast: 'SIGINT', immediate: 'SIGQUIT' } as const;
 const IS_ROOT = process.getuid?.() === 0;
 
 const execute = promisify(execFile);
@@ -83,9 +84,12 @@ export class PostgresProcess implements AsyncDisposable {
     await eventually(async () => !(await isAnyAlive(family)), { what: 'the end of every process of postgres' });
   }
 
-  /** `fast` rolls back and tells clients 57P01, `immediate` cuts them off; either way the data is kept. */
-  async shutDown(how: 'fast' | 'immediate' = 'fast'): Promise<void> {
-    this.#child?.signal(how === 'fast' ? 'SIGINT' : 'SIGQUIT');
+  /**
+   * `smart` lets those end that are connected and tells others 57P03, `fast` rolls back and tells clients 57P01, `immediate`
+   * cuts them off. The data is kept.
+   */
+  async shutDown(how: keyof typeof SHUTDOWNS = 'fast'): Promise<void> {
+    this.#child?.signal(SHUTDOWNS[how]);
     await this.#child?.exit;
   }
 
