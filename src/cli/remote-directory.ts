@@ -12,6 +12,7 @@ import type {
   Tenant,
 } from '../admission/index.js';
 import { ERROR_CODES, type ErrorCode, FatalError, RelayError } from '../core/errors.js';
+import { isName } from '../wire/names.js';
 
 /** A relay answers within 2 s, or not at all. */
 const ANSWER_MS = 10_000;
@@ -143,7 +144,17 @@ export class RemoteDirectory implements Directory {
   }
 }
 
+/**
+ * @throws {RelayError} `bad_request` for what is no name
+ * @throws {FatalError} for the two names that no path can hold, however they are escaped
+ */
 function pathOf(...parts: readonly string[]): string {
+  for (const part of parts) {
+    if (!isName(part))
+      throw new RelayError('bad_request', 'a name wants 1 to 200 characters without control characters');
+    if (/^\.\.?$/.test(part))
+      throw new FatalError(`${JSON.stringify(part)} cannot be named over HTTP: say which Postgres with DATABASE_URL`);
+  }
   return `/v1/${parts.map(encodeURIComponent).join('/')}`;
 }
 
