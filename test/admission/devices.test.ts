@@ -1,0 +1,209 @@
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { sleep } from '../../src/core/sleep.js';
+import { ask } from '../gateway/fixture.js';
+import { type Client, connect, open } from '../harness/client.js';
+import type { Pod } from '../harness/pod.js';
+import { eventually } from '../harness/poll.js';
+import { startTcpProxy } from '../harness/tcp-proxy.js';
+import { ALL_CAPS, token } from '../harness/token.js';
+import { AdmissionRig } from './rig.js';
+
+const SETTLE_MS = 1000;
+
+let people = 0;
+
+/** A device of a user of its own, so that tests share pods and nothing else. */
+interface TestDevice {
+  readonly user: string;
+  readonly jwt: string;
+}
+
+async function someDevice(): Promise<TestDevice> {
+  const user = `user-${++people}`;
+  return { user, jwt: await token({ sub: user, device: 'screen', caps: ALL_CAPS }) };
+}
+
+/** `device:throttled`, `holdfast:closing`: what a client heard of its end, in short. */
+function fateOf(client: Client): string | undefined {
+  for (const { event, args } of client.control) {
+    const { reason, code } = args[0] as { reason?: string; code?: string };
+    if (event === 'device:throttled') return reason;
+    if (event === 'holdfast:closing') return code;
+  }
+  return undefined;
+}
+
+/** In, and not about to leave. */
+const isIn = (client: Client): boolean => client.socket.connected && client.positions.length > 0 && !fateOf(client);
+
+/** Knows its fate: in, or told why not. */
+async function settled(client: Client): Promise<Client> {
+  await eventually(() => isIn(client) || fateOf(client) !== undefined, { what: 'a client to know where it is' });
+  return client;
+}
+
+/** Asks a pod again and again whether the user is online. */
+function watchOnline(pod: Pod, user: string) {
+  const seen = { asked: 0, offline: 0 };
+  const over = new AbortController();
+  const watching = (async () => {
+    while (!over.signal.aborted) {
+      const { body } = await ask(pod, 'GET', `/v1/presence/${user}`);
+      seen.asked++;
+      if (!body.devices.some(({ device }: { device?: string }) => device === 'screen')) seen.offline++;
+      await sleep(30, over.signal);
+    }
+  })();
+  const stop = async () => {
+    over.abort();
+    await watching;
+    return seen;
+  };
+  return { stop, [Symbol.asyncDispose]: async () => void (await stop()) };
+}
+
+async function dismiss(clients: readonly Client[]): Promise<void> {
+  await Promise.all(clients.map((client) => client.stop()));
+}
+
+async function startRig(warmup: string): Promise<AdmissionRig> {
+  const env = { HOLDFAST_SETTLE_MS: String(SETTLE_MS), HOLDFAST_ADMISSION_WARMUP_MS: warmup };
+  return AdmissionRig.start({ pods: 3, env });
+}
+
+describe.each([
+  { state: 'while the cluster warms up', warmup: '30s' },
+  { state: 'when the cluster is warm', warmup: '0' },
+])('$state', ({ warmup }) => {
+  let rig: AdmissionRig;
+  beforeAll(async () => {
+    rig = await startRig(warmup);
+  });
+  afterAll(async () => {
+    await rig?.[Symbol.asyncDispose]();
+  });
+
+  test('a storm of one device over three pods leaves one session, online all the time', async () => {
+    const { user, jwt } = await someDevice();
+    const storm = [await settled(await connect(rig.pod(0).url, { token: jwt }))];
+    await using online = watchOnline(rig.pod(2), user);
+    for (let index = 1; index < 8; index++) {
+      storm.push(await settled(open(rig.pod(index % 3).url, { token: jwt, reconnectionDelayMs: 60_000 })));
+      await sleep(SETTLE_MS / 2);
+    }
+    const burst = await Promise.all(
+      Array.from({ length: 30 }, (_, index) =>
+        settled(open(rig.pod(index % 3).url, { token: jwt, reconnectionDelayMs: 60_000 })),
+      ),
+    );
+    const seen = await online.stop();
+    const all = [...storm, ...burst];
+    expect(all.filter(isIn)).toHaveLength(1);
+    expect([seen.asked > 20, seen.offline]).toEqual([true, 0]);
+    expect(new Set(all.filter((client) => !isIn(client)).map(fateOf))).not.toContain(undefined);
+    await dismiss(all);
+  });
+
+  test('who flaps and is not paired meets a limit, while the cluster warms up too', async () => {
+    const { jwt } = await someDevice();
+    const fates: (string | undefined)[] = [];
+    for (let index = 0; index < 25 && fates.at(-1) === undefined; index++) {
+      await using client = await settled(open(rig.pod(index % 3).url, { token: jwt, reconnectionDelayMs: 60_000 }));
+      fates.push(fateOf(client));
+    }
+    expect(fates.at(-1)).toMatch(/^(flap|reconnect)$/);
+    expect(fates.length).toBeGreaterThan(5);
+  });
+});
+
+describe('one connection per device', () => {
+  let rig: AdmissionRig;
+  beforeAll(async () => {
+    rig = await startRig('0');
+  });
+  afterAll(async () => {
+    await rig?.[Symbol.asyncDispose]();
+  });
+
+  test('a holder whose pod was killed is replaced at once', async () => {
+    const { jwt } = await someDevice();
+    await using holder = await settled(await connect(rig.pod(2).url, { token: jwt, reconnectionDelayMs: 60_000 }));
+    await rig.pod(2).sigkill();
+    const from = performance.now();
+    await using next = await settled(await connect(rig.pod(0).url, { token: jwt }));
+    // far below what a proof of life by silence takes
+    expect([isIn(next), isIn(holder), performance.now() - from < 600]).toEqual([true, false, true]);
+    await rig.pod(2).start();
+    await rig.pod(2).ready();
+  });
+
+  test('a holder whose link is dead is replaced within the second that its proof of life takes', async () => {
+    const { jwt } = await someDevice();
+    await using link = await startTcpProxy(rig.pod(0).port);
+    await using holder = await settled(
+      await connect(`http://127.0.0.1:${link.port}`, { token: jwt, reconnectionDelayMs: 60_000 }),
+    );
+    link.blackhole(true);
+    const from = performance.now();
+    await using next = await settled(await connect(rig.pod(1).url, { token: jwt }));
+    expect([isIn(next), performance.now() - from < SETTLE_MS + 1000, fateOf(holder)]).toEqual([true, true, undefined]);
+  });
+
+  test('a client that comes later takes its device over, and the other is told so and stays away', async () => {
+    const { jwt } = await someDevice();
+    await using first = await settled(await connect(rig.pod(0).url, { token: jwt }));
+    await sleep(SETTLE_MS + 100);
+    await using second = await settled(await connect(rig.pod(1).url, { token: jwt }));
+    await eventually(() => first.disconnects.length > 0, { what: 'the former holder to go' });
+    expect(first.control.at(-1)).toMatchObject({
+      event: 'holdfast:closing',
+      args: [{ code: 'session_replaced', reconnect: false }],
+    });
+    expect([first.socket.active, isIn(second)]).toEqual([false, true]);
+  });
+
+  test('an operator ends a session from any pod', async () => {
+    const { user, jwt } = await someDevice();
+    await using client = await settled(await connect(rig.pod(0).url, { token: jwt }));
+    const ended = await ask(rig.pod(1), 'DELETE', `/v1/sessions/${user}/screen`);
+    expect(ended).toMatchObject({ status: 200, body: { ended: true } });
+    await eventually(() => fateOf(client) === 'session_replaced', { what: 'word of its end' });
+    expect(await ask(rig.pod(1), 'DELETE', `/v1/sessions/${user}/screen`)).toMatchObject({ body: { ended: false } });
+  });
+
+  test('two clients that fight for one device take it from each other twice, and then it stays', async () => {
+    const { jwt } = await someDevice();
+    let takeovers = 0;
+    const fighters = rig.pods.slice(0, 2).map(({ url }) => open(url, { token: jwt }));
+    for (const { socket } of fighters)
+      socket.on('holdfast:closing', ({ code }) => {
+        if (code === 'session_replaced') takeovers++;
+      });
+    // whoever is sent away comes again, as its code may do
+    for (const { socket } of fighters)
+      socket.on('disconnect', () => setTimeout(() => socket.connected || socket.connect(), SETTLE_MS + 50));
+    await sleep(8 * SETTLE_MS);
+    expect(takeovers).toBeLessThanOrEqual(2);
+    expect(fighters.filter(isIn).length).toBeLessThanOrEqual(1);
+    for (const { socket } of fighters) socket.removeAllListeners('disconnect');
+    await dismiss(fighters);
+  });
+
+  test('who only says that he is somebody else’s device neither evicts it nor locks it out', async () => {
+    const { user, jwt } = await someDevice();
+    await using holder = await settled(await connect(rig.pod(0).url, { token: jwt }));
+    const own = await token({ sub: `${user}-attacker`, device: 'screen', caps: ALL_CAPS });
+    for (let index = 0; index < 40; index++) {
+      const auth = { device: 'screen' };
+      await using forged = open(rig.pod(index % 3).url, { token: 'forged', auth });
+      await eventually(() => forged.connectErrors.length > 0, { what: 'a refusal' });
+      if (index % 10 > 0) continue;
+      await using proven = await settled(open(rig.pod(1).url, { token: own, auth }));
+      expect(isIn(proven)).toBe(true);
+    }
+    expect(holder.disconnects).toEqual([]);
+    await holder.stop();
+    await using back = await settled(open(rig.pod(1).url, { token: jwt }));
+    expect(isIn(back)).toBe(true);
+  });
+});
