@@ -6,7 +6,7 @@ import { Keys } from '../../src/redis/keys.js';
 import { eventually } from '../harness/poll.js';
 import { type RedisProcess, startRedis } from '../harness/redis.js';
 import { startTcpProxy } from '../harness/tcp-proxy.js';
-import { Deploy, faultsOf, type MixedServer, startDeploy } from './bridge-rig.js';
+import { Deploy, faultsOf, type MixedServer } from './bridge-rig.js';
 import type { TestClient } from './rig.js';
 
 let redis: RedisProcess;
@@ -45,31 +45,45 @@ async function allCame(clients: readonly TestClient[], names: readonly string[],
 /** How often it has taken the lease. */
 const terms = (server: MixedServer): number => server.lines.filter((line) => line === 'bridge_leads').length;
 
-describe.concurrent('two old and two new servers, one fault after another', () => {
-  let own: RedisProcess;
-  let ofOwn: Redis;
-  let deploy: Deploy;
-  let oldA: MixedServer;
-  let oldB: MixedServer;
+interface Scene {
+  own: RedisProcess;
+  ofOwn: Redis;
+  deploy: Deploy;
+  oldA: MixedServer;
+  oldB: MixedServer;
   /** Carries at first. */
-  let first: MixedServer;
-  let second: MixedServer;
+  first: MixedServer;
+  /** With one new server: that one again. */
+  second: MixedServer;
+}
+
+/** Two old and some new servers on a Redis of their own: for a group of tests that follow one another. */
+function useScene(newServers: 1 | 2): Scene {
+  const scene = {} as Scene;
   beforeAll(async () => {
-    own = await startRedis({ aof: 'off' });
-    ofOwn = new Redis(own.url);
-    deploy = new Deploy(own.url);
-    const [a, b, c, d] = await startDeploy(deploy);
+    const own = await startRedis({ aof: 'off' });
+    const deploy = new Deploy(own.url);
+    Object.assign(scene, { own, ofOwn: new Redis(own.url), deploy });
+    const kinds = ['old', 'old', ...Array<'new'>(newServers).fill('new')] as const;
+    const [oldA, oldB, c, d = c] = (await Promise.all(kinds.map((kind) => deploy.add(kind)))) as MixedServer[];
+    if (!oldA || !oldB || !c || !d) throw new Error('too few servers');
+    await deploy.gathered();
     await eventually(() => terms(c) + terms(d) > 0, LEASE_ENDS);
-    [oldA, oldB] = [a, b];
-    [first, second] = terms(c) > 0 ? [c, d] : [d, c];
+    Object.assign(scene, { oldA, oldB, first: terms(c) > 0 ? c : d, second: terms(c) > 0 ? d : c });
   });
   afterAll(async () => {
-    ofOwn?.disconnect();
-    await deploy?.[Symbol.asyncDispose]();
-    await own?.stop();
+    scene.ofOwn?.disconnect();
+    await scene.deploy?.[Symbol.asyncDispose]();
+    await scene.own?.stop();
   });
+  return scene;
+}
+
+describe.concurrent('of two new servers beside two old ones', () => {
+  const scene = useScene(2);
 
   test.sequential('a server that was stopped while it carried doubles nothing when it goes on', async () => {
+    const { oldA, oldB, first, second } = scene;
     const clients = await clientsOf([oldA, oldB, second]);
     const emitters = new Map([
       ['a', oldA],
@@ -85,6 +99,7 @@ describe.concurrent('two old and two new servers, one fault after another', () =
   });
 
   test.sequential('a SIGKILL of the carrying server loses, doubles and turns around nothing', async () => {
+    const { oldA, oldB, first, second } = scene;
     const [killed, spared] = [second, first];
     const before = terms(spared);
     const clients = await clientsOf([oldA, oldB, spared]);
@@ -107,8 +122,13 @@ describe.concurrent('two old and two new servers, one fault after another', () =
     expect(count).toBeGreaterThanOrEqual(50);
     for (const values of ofKilled) expect(faultsOf(values, ['f'], count)).toEqual([]);
   });
+});
+
+describe.concurrent('a new server beside two old ones', () => {
+  const scene = useScene(1);
 
   test.sequential('Redis stands still for longer than a lease: what old servers wrote arrives once', async () => {
+    const { own, oldA, oldB, first } = scene;
     const clients = await clientsOf([oldA, oldB, first]);
     const emitters = new Map([
       ['g', oldA],
@@ -125,6 +145,7 @@ describe.concurrent('two old and two new servers, one fault after another', () =
   });
 
   test.sequential('what a new term reads again is not appended again, also when its ids are forgotten', async () => {
+    const { ofOwn, deploy, oldA, first } = scene;
     const keys = new Keys(`hf:${deploy.log}:`);
     const place = (await ofOwn.hget(keys.bridgePlaces, `in:${deploy.oldStream}`)) as string;
     const clients = await clientsOf([oldA, first]);
@@ -145,6 +166,7 @@ describe.concurrent('two old and two new servers, one fault after another', () =
   });
 
   test.sequential('more events than ids are remembered hold nothing up', async () => {
+    const { ofOwn, deploy, oldA, first } = scene;
     const clients = await clientsOf([oldA, first]);
     const { ids } = new Keys(`hf:${deploy.log}:`).partition('socket.io', 0);
     const fill = `for i = 1, 200000 do redis.call('HSET', KEYS[1], 'x' .. i, '1-1') end`;

@@ -5,10 +5,12 @@ import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
-import { expect, it, onTestFinished } from 'vitest';
+import { expect, it, type TestContext } from 'vitest';
 import { freePort } from '../harness/free-port.js';
 import { eventually } from '../harness/poll.js';
 import { cleanEnv, run } from './run.js';
+
+type Finished = TestContext['onTestFinished'];
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 
@@ -20,9 +22,9 @@ interface Started {
 }
 
 /** A folder for one relay, and its ports: what a newcomer has who types `npm start`. */
-async function home(): Promise<Record<'HOLDFAST_DATA_DIR' | 'PORT' | 'OPS_PORT', string>> {
+async function home(finished: Finished): Promise<Record<'HOLDFAST_DATA_DIR' | 'PORT' | 'OPS_PORT', string>> {
   const dir = await mkdtemp(join(tmpdir(), 'holdfast-start-'));
-  onTestFinished(() => rm(dir, { recursive: true, force: true, maxRetries: 20, retryDelay: 200 }));
+  finished(() => rm(dir, { recursive: true, force: true, maxRetries: 20, retryDelay: 200 }));
   return {
     HOLDFAST_DATA_DIR: join(dir, '.holdfast'),
     PORT: String(await freePort()),
@@ -31,9 +33,9 @@ async function home(): Promise<Record<'HOLDFAST_DATA_DIR' | 'PORT' | 'OPS_PORT',
 }
 
 /** Runs a program of ours as a shell does, to its last line of output. */
-function launch(command: string, args: readonly string[], env: Record<string, string>): Started {
+function launch(finished: Finished, command: string, args: readonly string[], env: Record<string, string>): Started {
   const child = spawn(command, args, { cwd: ROOT, env: cleanEnv(env), stdio: ['ignore', 'pipe', 'pipe'] });
-  onTestFinished(() => void child.kill('SIGKILL'));
+  finished(() => void child.kill('SIGKILL'));
   let printed = '';
   for (const stream of [child.stdout, child.stderr])
     createInterface({ input: stream }).on('line', (line) => {
@@ -43,8 +45,8 @@ function launch(command: string, args: readonly string[], env: Record<string, st
 }
 
 /** What `npm start` runs. */
-async function start(env: Record<string, string>): Promise<Started> {
-  const relay = launch('sh', ['-c', 'exec node dist/cli/main.js serve'], env);
+async function start(finished: Finished, env: Record<string, string>): Promise<Started> {
+  const relay = launch(finished, 'sh', ['-c', 'exec node dist/cli/main.js serve'], env);
   await eventually(
     () => {
       if (relay.process.exitCode !== null) throw new Error(`it ended: ${relay.printed()}`);
@@ -66,9 +68,11 @@ function pasted(printed: string, first: string): string {
     .join('\n');
 }
 
-it('npm start: what it prints works as it stands, and a kill -9 loses nothing', { timeout: 120_000 }, async () => {
-  const env = await home();
-  const first = await start(env);
+it.concurrent('npm start: what it prints works as it stands, and a kill -9 loses nothing', {
+  timeout: 120_000,
+}, async ({ onTestFinished: finished }) => {
+  const env = await home(finished);
+  const first = await start(finished, env);
   expect(first.printed()).toMatch(
     new RegExp(
       `^Holdfast is starting its own Redis …\n\nHoldfast \\S+ serves http://localhost:${env.PORT}   \\(probes and metrics: http://localhost:${env.OPS_PORT}/metrics\\)\n`,
@@ -80,13 +84,13 @@ it('npm start: what it prints works as it stands, and a kill -9 loses nothing', 
   const program = join(ROOT, 'node_modules/.cache', `start-test-${process.pid}.mjs`);
   await mkdir(dirname(program), { recursive: true });
   await writeFile(program, pasted(first.printed(), 'import { io }'));
-  onTestFinished(() => rm(program, { force: true }));
-  const client = launch(process.execPath, [program], {});
+  finished(() => rm(program, { force: true }));
+  const client = launch(finished, process.execPath, [program], {});
   await eventually(() => expect(client.printed()).toMatch(/^world /m), { withinMs: 20_000 });
   expect(client.printed()).toMatch(/^connected \{ recovered: false \}$/m);
 
   // curl, as printed
-  const curl = launch('sh', ['-c', pasted(first.printed(), 'curl ')], {});
+  const curl = launch(finished, 'sh', ['-c', pasted(first.printed(), 'curl ')], {});
   expect(await curl.exit).toEqual([0, null]);
   await eventually(() => expect(client.printed()).toMatch(/^again /m), { withinMs: 20_000 });
 
@@ -97,7 +101,7 @@ it('npm start: what it prints works as it stands, and a kill -9 loses nothing', 
 
   first.process.kill('SIGKILL');
   await first.exit;
-  const second = await start(env);
+  const second = await start(finished, env);
   await eventually(() => expect(client.printed()).toMatch(/^connected \{ recovered: true \}$/m), { withinMs: 30_000 });
   const after = await run(['publish', 'news', 'hello', '"more"'], env);
   const offset = ({ out }: { readonly out: string }): number => Number(/-(\d+)\n$/.exec(out)?.[1]);
@@ -126,17 +130,17 @@ it('npm start: what it prints works as it stands, and a kill -9 loses nothing', 
   expect(performance.now() - stoppedAt).toBeLessThan(10_000);
 });
 
-it('a folder that cannot be written is a line', async () => {
+it.concurrent('a folder that cannot be written is a line', async ({ onTestFinished: finished }) => {
   const dir = '/proc/holdfast';
-  const { code, err, tookMs } = await run(['serve'], { ...(await home()), HOLDFAST_DATA_DIR: dir });
+  const { code, err, tookMs } = await run(['serve'], { ...(await home(finished)), HOLDFAST_DATA_DIR: dir });
   expect(code).toBe(1);
   expect(err).toMatch(/^holdfast: \/proc\/holdfast cannot be written \(E\w+\): set HOLDFAST_DATA_DIR [^\n]+\n$/);
   expect(tookMs).toBeLessThan(15_000);
 });
 
-it('a relay whose greeting nobody reads to the end serves on', async () => {
-  const env = await home();
-  const relay = launch('sh', ['-c', 'exec node dist/cli/main.js serve'], env);
+it.concurrent('a relay whose greeting nobody reads to the end serves on', async ({ onTestFinished: finished }) => {
+  const env = await home(finished);
+  const relay = launch(finished, 'sh', ['-c', 'exec node dist/cli/main.js serve'], env);
   relay.process.stdout!.destroy();
   const ready = async (): Promise<void> =>
     expect((await fetch(`http://127.0.0.1:${env.OPS_PORT}/_readiness`)).status).toBe(200);

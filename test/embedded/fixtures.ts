@@ -4,22 +4,25 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { Redis } from 'ioredis';
-import { onTestFinished } from 'vitest';
+import { onTestFinished, type TestContext } from 'vitest';
 
 const execute = promisify(execFile);
 
+/** What takes a function for the end of the test: of its context where tests run beside each other. */
+export type Finished = TestContext['onTestFinished'];
+
 /** A folder that goes with the test. */
-export async function temporaryFolder(): Promise<string> {
+export async function temporaryFolder(finished: Finished = onTestFinished): Promise<string> {
   const dir = await mkdtemp(join(tmpdir(), 'holdfast-embedded-'));
-  onTestFinished(() => rm(dir, { recursive: true, force: true }));
+  finished(() => rm(dir, { recursive: true, force: true }));
   return dir;
 }
 
 /** A client that goes with the test. */
-export function clientOf(url: string): Redis {
+export function clientOf(url: string, finished: Finished = onTestFinished): Redis {
   const redis = new Redis(url, { retryStrategy: () => 20, maxRetriesPerRequest: null });
   redis.on('error', () => {});
-  onTestFinished(() => redis.disconnect());
+  finished(() => redis.disconnect());
   return redis;
 }
 
