@@ -29,7 +29,7 @@ export interface Start {
 }
 
 /** A process that starts on a database, as a pod does: from `dist/`, because Node 20 runs no TypeScript. */
-export function startOn(url: string, folder: string, name: string): Start {
+function startOn(url: string, folder: string, name: string): Start {
   const child = new Child(process.execPath, { args: [CHILD, 'migrate', url, folder, name] });
   const said = child.exit.then(() => JSON.parse(child.lines.at(-1) ?? '{}'));
   return { name, child, said };

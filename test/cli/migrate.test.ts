@@ -1,0 +1,44 @@
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { freePort } from '../harness/free-port.js';
+import { type PostgresProcess, startPostgres } from '../harness/postgres.js';
+import { run } from './run.js';
+
+describe('holdfast migrate', () => {
+  let server: PostgresProcess;
+
+  beforeAll(async () => {
+    server = await startPostgres();
+  });
+  afterAll(() => server.stop());
+
+  it('prints what it applied, and nothing a second time', async () => {
+    const url = await server.createDatabase();
+    const first = await run(['migrate'], { DATABASE_URL: url });
+    expect(first).toMatchObject({ code: 0, out: 'APPLIED\n0001_admission.sql\n', err: '' });
+    const second = await run(['migrate'], { DATABASE_URL: url });
+    expect(second).toMatchObject({ code: 0, out: 'the schema is up to date\n', err: '' });
+    const third = await run(['migrate', '-o', 'json'], { DATABASE_URL: url });
+    expect({ code: third.code, out: JSON.parse(third.out) }).toEqual({ code: 0, out: [] });
+  });
+
+  it('takes the flag before the variable', async () => {
+    const url = await server.createDatabase();
+    const { code, out } = await run(['migrate', '--database-url', url, '-o', 'json'], {
+      DATABASE_URL: 'postgres://nowhere/x',
+    });
+    expect({ code, out: JSON.parse(out) }).toEqual({ code: 0, out: [{ migration: '0001_admission.sql' }] });
+  });
+
+  it.each([
+    [2, 'cannot be reached', async () => server.urlOf('postgres', await freePort())],
+    [1, 'refuses this relay', async () => server.urlOf('not_there')],
+    [1, 'DATABASE_URL', async () => 'mysql://x'],
+    [1, 'say which Postgres', async () => ''],
+  ])('exits with %i and one line: %s', async (expected, text, urlOf) => {
+    const { code, out, err } = await run(['migrate'], { DATABASE_URL: await urlOf() });
+    expect({ code, out }).toEqual({ code: expected, out: '' });
+    expect(err).toMatch(/^holdfast: [^\n]*\n$/);
+    expect(err).toContain(text);
+    expect(err).not.toContain('a-password-of-tests');
+  });
+});
