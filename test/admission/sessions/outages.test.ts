@@ -123,6 +123,21 @@ describe.concurrent('while Redis stands still', () => {
   });
 });
 
+it.concurrent('a connection that has left holds nothing, also where Redis had to be sent the script first', async () => {
+  await using at = await stage();
+  const { admin, a } = at;
+  const [before, device] = [someDevice(), someDevice()];
+  const { holder } = await a.connect(before);
+  await admin.script('FLUSH');
+  a.sessions.leave(before, holder);
+  await eventually(async () => expect(await admin.hget(keysOf(before).holder, 'id')).toBe(null));
+  const hasty = a.newHolder();
+  const deciding = a.connect(device, { holder: hasty });
+  a.sessions.leave(device, hasty);
+  expect(outcome(await deciding)).toBe('refused:session_settle');
+  await eventually(async () => expect(await admin.hget(keysOf(device).holder, 'id')).toBe(null));
+});
+
 describe.concurrent('sessions that Redis lost', () => {
   it.each(['a wipe', 'a restart', 'a restart without its data'])('are back within seconds after %s', async (fault) => {
     await using at = await stage();

@@ -119,10 +119,13 @@ export class Member implements AsyncDisposable {
     return new TestHolder(this.processId);
   }
 
+  /** `isPaired: undefined`: nobody can say. Default: it is. */
   async connect(
     device: DeviceOf,
-    { isPaired = true, holder = this.newHolder() }: { isPaired?: boolean | undefined; holder?: TestHolder } = {},
+    options: { readonly isPaired?: boolean | undefined; readonly holder?: TestHolder } = {},
   ): Promise<Attempt> {
+    const { holder = this.newHolder() } = options;
+    const isPaired = 'isPaired' in options ? options.isPaired : true;
     const at = performance.now();
     const decision = await this.sessions.decide(device, holder, { isPaired });
     return { holder, decision, ms: performance.now() - at };
