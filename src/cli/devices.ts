@@ -56,14 +56,16 @@ export function addDevices(root: Command): void {
       );
       printSecret(made.token, made, options.output);
     });
-  inTenant(devices.command('pair <user> <device>').description('limits of unpaired devices are not for it')).action(
-    async (user: string, device: string, options: Options) => {
-      const { isNew: _, ...row } = await withDirectory(options, (directory) =>
-        directory.pairDevice({ tenant: options.tenant, user, device }),
-      );
-      print([row], options.output);
-    },
-  );
+  inTenant(
+    devices
+      .command('pair <user> <device>')
+      .description('pair a device: at its limits it waits for seconds, not for minutes'),
+  ).action(async (user: string, device: string, options: Options) => {
+    const { isNew: _, ...row } = await withDirectory(options, (directory) =>
+      directory.pairDevice({ tenant: options.tenant, user, device }),
+    );
+    print([row], options.output);
+  });
   inTenant(devices.command('unpair <user> <device>').description('undo the pairing')).action(
     async (user: string, device: string, options: Options) => {
       const name = { tenant: options.tenant, user, device };

@@ -33,7 +33,7 @@ const COLUMNS = {
 };
 
 export function addKeys(root: Command): void {
-  const keys = root.command('keys').description('API keys of the database');
+  const keys = root.command('keys').description('API keys of the database: create, list and revoke them');
   withAccess(keys.command('list').description('API keys, without what is secret of them'))
     .option('-t, --tenant <name>', 'those that are bound to this tenant only')
     .action(async ({ tenant, ...options }: AccessOptions & { readonly tenant?: string }) => {

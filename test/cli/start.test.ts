@@ -98,12 +98,16 @@ it.concurrent('npm start: what it prints works as it stands, and a kill -9 loses
   const before = await run(['publish', 'news', 'hello', '"kept"'], env);
   expect(before).toMatchObject({ code: 0, err: '' });
   await eventually(() => expect(client.printed()).toMatch(/^kept /m), { withinMs: 20_000 });
+  // and ask it for what only it can open: its database
+  const device = await run(['devices', 'create', 'me', 'phone'], env);
+  expect(device).toMatchObject({ code: 0, out: expect.stringMatching(/^hfd_\w+\n$/), err: '' });
 
   first.process.kill('SIGKILL');
   await first.exit;
   const second = await start(finished, env);
   await eventually(() => expect(client.printed()).toMatch(/^connected \{ recovered: true \}$/m), { withinMs: 30_000 });
   const after = await run(['publish', 'news', 'hello', '"more"'], env);
+  expect((await run(['devices', 'list'], env)).out).toMatch(/\nme {4}phone {3}own /);
   const offset = ({ out }: { readonly out: string }): number => Number(/-(\d+)\n$/.exec(out)?.[1]);
   expect(after.out.split(':')[0]).toBe(before.out.split(':')[0]);
   expect(offset(after)).toBe(offset(before) + 1);

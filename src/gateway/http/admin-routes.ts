@@ -200,7 +200,7 @@ export function addAdminRoutes(fastify: FastifyInstance, { directory, metrics }:
     {
       config,
       schema: {
-        summary: 'Pair a device: the limits of unpaired ones are not for it',
+        summary: 'Pair a device: at its limits it waits for seconds, not for minutes',
         security,
         params: ofDevice,
         response: { 200: deviceEntry.extend({ isNew }), ...failures },
