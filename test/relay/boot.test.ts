@@ -15,6 +15,9 @@ beforeAll(async () => {
 });
 afterAll(() => redis?.stop());
 
+/** Far more than a process takes until it looks for Redis, however busy the machine is. */
+const STARTED_MS = 45_000;
+
 /** Each with keys of its own in the one Redis. */
 let prefixes = 0;
 const fresh = (): Record<string, string> => ({ HOLDFAST_REDIS_PREFIX: `t${prefixes++}:` });
@@ -62,7 +65,7 @@ function clientOf(url: string): Redis & Disposable {
 
 /** Waits for the line that says so, sees nothing bound for longer than the gate, heals, and sees it start. */
 async function waitsUntilHealed(pod: Pod, code: string, heal: () => Promise<unknown>, forMs: number): Promise<void> {
-  await eventually(() => pod.logs.some((line) => line.includes(`"code":"${code}"`)), { withinMs: 15_000 });
+  await eventually(() => pod.logs.some((line) => line.includes(`"code":"${code}"`)), { withinMs: STARTED_MS });
   const until = performance.now() + forMs;
   while (performance.now() < until) {
     expect(pod.isRunning).toBe(true);
@@ -72,29 +75,24 @@ async function waitsUntilHealed(pod: Pod, code: string, heal: () => Promise<unkn
   }
   expect(pod.logs.filter((line) => line.includes('redis_refuses'))).toHaveLength(1);
   await heal();
-  await pod.ready(20_000);
+  await pod.ready();
 }
 
 // these wait more than they work
-describe('a boot that takes its time', { concurrent: true }, () => {
-  it('nothing listens where Redis should: after about 10 s', async () => {
-    const port = await freePort();
-    const { code, said, tookMs } = await failToBoot({ redisUrl: `redis://127.0.0.1:${port}` });
-    expect(code).toBe(1);
-    expect(said).toEqual([
+describe('a boot that takes its time', { concurrent: true, timeout: 120_000 }, () => {
+  it('nothing listens where Redis should, or what does says nothing: after about 10 s', async () => {
+    await using silent = await silentPort();
+    const boots = [await freePort(), silent.port].map((port) => failToBoot({ redisUrl: `redis://127.0.0.1:${port}` }));
+    const [nobody, mute] = (await Promise.all(boots)) as [FailedBoot, FailedBoot];
+    expect(nobody.said).toEqual([
       expect.stringMatching(/^holdfast: Redis at 127\.0\.0\.1:\d+ does not answer: .*ECONNREFUSED/),
     ]);
-    expect(tookMs).toBeGreaterThan(9000);
-    expect(tookMs).toBeLessThan(45_000);
-  });
-
-  it('a port that accepts and says nothing never passes for Redis: after about 10 s', async () => {
-    await using silent = await silentPort();
-    const { code, said, tookMs } = await failToBoot({ redisUrl: `redis://127.0.0.1:${silent.port}` });
-    expect(code).toBe(1);
-    expect(said).toEqual([expect.stringMatching(/^holdfast: Redis at 127\.0\.0\.1:\d+ does not answer: /)]);
-    expect(tookMs).toBeGreaterThan(9000);
-    expect(tookMs).toBeLessThan(45_000);
+    expect(mute.said).toEqual([expect.stringMatching(/^holdfast: Redis at 127\.0\.0\.1:\d+ does not answer: /)]);
+    for (const { code, tookMs } of [nobody, mute]) {
+      expect(code).toBe(1);
+      expect(tookMs).toBeGreaterThan(9000);
+      expect(tookMs).toBeLessThan(45_000);
+    }
   });
 
   it('a full Redis is waited for, unbound, for longer than a dead one', async () => {
@@ -126,7 +124,7 @@ describe('a boot that takes its time', { concurrent: true }, () => {
     await using proxy = await startTcpProxy(redis.port);
     await using pod = await spawnPod({ redisUrl: `redis://127.0.0.1:${proxy.port}`, name: 'pod-a', env: fresh() });
     // the gate's own connection was there: what the relay makes next finds a wire that carries nothing
-    await eventually(() => proxy.connections > 1, { withinMs: 15_000 });
+    await eventually(() => proxy.connections > 1, { withinMs: STARTED_MS });
     proxy.blackhole(true);
     expect(await within(45_000, pod.exit)).toMatchObject({ code: 1 });
     expect(pod.logs.filter((line) => !line.startsWith('{'))).toEqual([
@@ -141,11 +139,13 @@ describe.concurrent('what can never start says why in one line', () => {
     await using locked = await startRedis({ config: { requirepass: 'right' } });
     const wrong = failToBoot({ redisUrl: locked.url.replace('//', '//:wrong@') });
     const none = failToBoot({ redisUrl: locked.url });
+    // what a process costs that asks no Redis
+    const { tookMs: leastMs } = await failToBoot({ redisUrl: 'redis://a:6379,redis://b:6379' });
     for (const { code, said, tookMs } of await Promise.all([wrong, none])) {
       expect(code).toBe(1);
       expect(said).toEqual([expect.stringMatching(/^holdfast: Redis refuses this relay: (WRONGPASS|NOAUTH)/)]);
       expect(said[0]).not.toContain('wrong@');
-      expect(tookMs).toBeLessThan(9000);
+      expect(tookMs - leastMs).toBeLessThan(9000);
     }
   });
 

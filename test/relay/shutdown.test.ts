@@ -53,9 +53,10 @@ async function connectMany(url: string, count: number): Promise<Client[] & Async
 // these wait more than they work
 describe.concurrent('SIGTERM', () => {
   it('sends clients to another pod, which gives them what they missed; not ready at once, serving for a while', async () => {
-    const env: Record<string, string> = { ...fresh(), HOLDFAST_DRAIN_MS: '4500' };
-    await using a = await startPod({ redisUrl: redis.url, name: 'pod-a', env });
-    await using b = await startPod({ redisUrl: redis.url, name: 'pod-b', env });
+    const env: Record<string, string> = { ...fresh(), HOLDFAST_DRAIN_MS: '6000' };
+    const starting = ['pod-a', 'pod-b'].map((name) => startPod({ redisUrl: redis.url, name, env }));
+    await using a = await (starting[0] as Promise<Pod>);
+    await using b = await (starting[1] as Promise<Pod>);
     await using balancer = await startHaproxy({
       backends: [a, b].map(({ port, opsPort }) => ({ host: '127.0.0.1', port, opsPort })),
     });
