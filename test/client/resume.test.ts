@@ -74,7 +74,8 @@ test('reconnects bring everything once, and nothing is fetched anew for them', a
   expect({ resyncs, gaps }).toEqual({ resyncs: ['new'], gaps: [] });
 });
 
-test('SIGKILL of a pod, and SIGTERM of the next, cost clients behind a balancer nothing', async () => {
+// these wait more than they work
+test.concurrent('SIGKILL of a pod, and SIGTERM of the next, cost clients behind a balancer nothing', async () => {
   await using own = await startStack(3, { env: { HOLDFAST_DRAIN_MS: '600ms' } });
   await using haproxy = await balancer(own.pods);
   await eventually(async () => (await haproxy.up()).every((isUp) => isUp));
@@ -108,7 +109,7 @@ test('SIGKILL of a pod, and SIGTERM of the next, cost clients behind a balancer 
   expect(clients.flatMap(({ reasons }) => reasons)).toContain('shutting_down');
 });
 
-test('a client whose session the relay has forgotten goes on from its place, without a word to the application', async () => {
+test.concurrent('a client whose session the relay has forgotten goes on from its place, without a word to the application', async () => {
   const room = someone('room');
   await using proxy = await startTcpProxy(stack.pod(0).port);
   const { client, resyncs, gaps } = open(`http://127.0.0.1:${proxy.port}`);
@@ -118,10 +119,13 @@ test('a client whose session the relay has forgotten goes on from its place, wit
   await publish(stack.pod(1), room, [1, 2]);
   await eventually(() => got.events.length === 2);
   const before = client.socket.id;
+  const { _pid: pid } = client.socket as unknown as { _pid: string };
+  const record = async (): Promise<boolean> => (await stack.client.keys(`hf:resume:*${pid}*`)).length > 0;
+  expect(await record()).toBe(true);
   await proxy.refuse(true);
   proxy.rst();
   await publish(stack.pod(1), room, [3, 4]);
-  await eventually(async () => (await stack.client.keys('hf:resume:*')).length === 0, { withinMs: 15_000 });
+  await eventually(async () => !(await record()), { withinMs: 15_000, what: 'the relay to forget the client' });
   await proxy.refuse(false);
   await live(client);
   expect(client.socket.id).not.toBe(before);
@@ -130,6 +134,40 @@ test('a client whose session the relay has forgotten goes on from its place, wit
   await eventually(() => got.events.length === 5 && quiet.events.length === 1);
   expect(got.data()).toEqual([1, 2, 3, 4, 5]);
   expect({ resyncs, gaps }).toEqual({ resyncs: ['new'], gaps: [] });
+});
+
+test.concurrent('a program that is killed again and again handles everything in order, and again only what it had just handled', async () => {
+  const room = someone('room');
+  const args = [CHILD, stack.pod(0).url, await token({ sub: someone(), caps: ALL_CAPS }), join(dir, 'place'), room];
+  const start = (): Child => new Child(process.execPath, { args });
+  const told = (child: Child, what: string): unknown[] =>
+    child.lines.map((line) => JSON.parse(line)).flatMap(([kind, value]) => (kind === what ? [value] : []));
+  const runs: Child[] = [start()];
+  await eventually(() => told(runs[0] as Child, 'status').includes('live'), { withinMs: 10_000 });
+  const stop = stream(stack.pod(1), room);
+  for (let kill = 0; kill < 3; kill++) {
+    const child = runs.at(-1) as Child;
+    await eventually(() => told(child, 'event').length >= 10, { withinMs: 10_000 });
+    await child.kill();
+    runs.push(start());
+  }
+  const count = await stop();
+  const last = runs.at(-1) as Child;
+  await eventually(() => told(last, 'event').at(-1) === count, { withinMs: 10_000 });
+  last.signal('SIGTERM');
+  expect(await last.exit).toMatchObject({ code: 0 });
+  let handled = 0;
+  for (const run of runs) {
+    const numbersSeen = told(run, 'event') as number[];
+    const first = numbersSeen[0] as number;
+    expect(first).toBeLessThanOrEqual(handled + 1);
+    expect(numbersSeen).toEqual(numbers(first, numbersSeen.at(-1) as number));
+    handled = numbersSeen.at(-1) as number;
+    expect(told(run, 'error')).toEqual([]);
+  }
+  expect(handled).toBe(count);
+  expect(runs.flatMap((run) => told(run, 'resync'))).toEqual(['new']);
+  expect(runs.flatMap((run) => told(run, 'gap'))).toEqual([]);
 });
 
 test('what was trimmed while a client was away is a gap and one resync, and what is left comes', async () => {
@@ -396,38 +434,4 @@ test('what is subscribed, left and closed before a store was read leaves it as i
   void client.subscribe(someone('room')).unsubscribe();
   await client.close();
   expect(text).toBe(before);
-});
-
-test('a program that is killed again and again handles everything in order, and again only what it had just handled', async () => {
-  const room = someone('room');
-  const args = [CHILD, stack.pod(0).url, await token({ sub: someone(), caps: ALL_CAPS }), join(dir, 'place'), room];
-  const start = (): Child => new Child(process.execPath, { args });
-  const told = (child: Child, what: string): unknown[] =>
-    child.lines.map((line) => JSON.parse(line)).flatMap(([kind, value]) => (kind === what ? [value] : []));
-  const runs: Child[] = [start()];
-  await eventually(() => told(runs[0] as Child, 'status').includes('live'), { withinMs: 10_000 });
-  const stop = stream(stack.pod(1), room);
-  for (let kill = 0; kill < 3; kill++) {
-    const child = runs.at(-1) as Child;
-    await eventually(() => told(child, 'event').length >= 10, { withinMs: 10_000 });
-    await child.kill();
-    runs.push(start());
-  }
-  const count = await stop();
-  const last = runs.at(-1) as Child;
-  await eventually(() => told(last, 'event').at(-1) === count, { withinMs: 10_000 });
-  last.signal('SIGTERM');
-  expect(await last.exit).toMatchObject({ code: 0 });
-  let handled = 0;
-  for (const run of runs) {
-    const numbersSeen = told(run, 'event') as number[];
-    const first = numbersSeen[0] as number;
-    expect(first).toBeLessThanOrEqual(handled + 1);
-    expect(numbersSeen).toEqual(numbers(first, numbersSeen.at(-1) as number));
-    handled = numbersSeen.at(-1) as number;
-    expect(told(run, 'error')).toEqual([]);
-  }
-  expect(handled).toBe(count);
-  expect(runs.flatMap((run) => told(run, 'resync'))).toEqual(['new']);
-  expect(runs.flatMap((run) => told(run, 'gap'))).toEqual([]);
 });

@@ -41,10 +41,11 @@ test('what was trimmed while a client was away is told as one gap, with its firs
   const seen = await publish(stack.pod(0), room, [0]);
   await eventually(() => client.received.length === 1);
   const told = (await stack.pod(0).metrics()).get('holdfast_gaps_told_total{reason="trimmed"}') ?? 0;
-  client.socket.io.opts.reconnectionDelay = 1500;
-  client.socket.io.reconnectionDelay(1500);
+  client.socket.io.reconnection(false);
   client.cut();
   const missed = await publish(stack.pod(0), room, numbers(1, 1000));
+  client.socket.io.reconnection(true);
+  client.socket.connect();
   await eventually(() => client.connects.length === 2, { withinMs: 15_000 });
   expect(client.connects[1]?.recovered).toBe(false);
   await publish(stack.pod(0), room, ['live']);
@@ -55,7 +56,6 @@ test('what was trimmed while a client was away is told as one gap, with its firs
   expectAllOrGap(client, [...seen, ...missed]);
   expect((await stack.pod(0).metrics()).get('holdfast_gaps_told_total{reason="trimmed"}')).toBe(told + 1);
   // and then it is complete again
-  client.socket.io.reconnectionDelay(50);
   client.cut();
   const more = await publish(stack.pod(0), room, numbers(2000, 5));
   await eventually(() => client.connects.length === 3 && client.received.some(({ data }) => data === 2004));
