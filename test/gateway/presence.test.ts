@@ -279,9 +279,7 @@ describe.concurrent('pods and a Redis that come and go', () => {
       paused.resume();
       await hears(watcher, ['+d', '-d', '+d'], 2000);
       expect(client.disconnects).toEqual([]);
-      await eventually(async () =>
-        expect((await paused.metrics()).get('holdfast_presence_reasserted_total')).toBe(1),
-      );
+      await eventually(async () => expect((await paused.metrics()).get('holdfast_presence_reasserted_total')).toBe(1));
     });
   });
 
