@@ -75,7 +75,7 @@ it.concurrent('npm start: what it prints works as it stands, and a kill -9 loses
   const first = await start(finished, env);
   expect(first.printed()).toMatch(
     new RegExp(
-      `^Holdfast is starting its own Redis …\n\nHoldfast \\S+ serves http://localhost:${env.PORT}   \\(probes and metrics: http://localhost:${env.OPS_PORT}/metrics\\)\n`,
+      `^Holdfast is starting its own Redis and Postgres …\n\nHoldfast \\S+ serves http://localhost:${env.PORT}   \\(probes and metrics: http://localhost:${env.OPS_PORT}/metrics\\)\n`,
     ),
   );
   expect(first.printed()).not.toContain('{"level"');
@@ -123,7 +123,7 @@ it.concurrent('npm start: what it prints works as it stands, and a kill -9 loses
 
   // on the same folder, a second one is refused
   const other = await run(['serve', '--port', '0', '--ops-port', '0'], env);
-  expect(other).toMatchObject({ code: 1, out: 'Holdfast is starting its own Redis …\n' });
+  expect(other).toMatchObject({ code: 1, out: 'Holdfast is starting its own Redis and Postgres …\n' });
   expect(other.err).toMatch(/^holdfast: \S+ is in use by process \d+: stop it, or set HOLDFAST_DATA_DIR [^\n]+\n$/);
 
   // nobody routes to it: it ends at once, Ctrl-C twice as npm sends it
