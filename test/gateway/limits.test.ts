@@ -38,7 +38,7 @@ test('who sends too much is told so and when to go on, and stays connected', asy
   expect(client.disconnects).toEqual([]);
 });
 
-test('an idle socket hears its position again and again, and it is where others publish', async () => {
+test.concurrent('an idle socket hears its position again and again, and it is where others publish', async () => {
   await using client = await connect(pod.url, { token: await token({ sub: someone() }) });
   await eventually(() => client.positions.length >= 1);
   const positions = await publish(pod, someone('elsewhere'), [1, 2, 3]);
@@ -47,7 +47,7 @@ test('an idle socket hears its position again and again, and it is where others 
   await eventually(() => client.positions.length >= count + 2, { withinMs: 12_000 });
 });
 
-test('a browser from another origin is refused, and what is no browser is not asked', async () => {
+test.concurrent('a browser from another origin is refused, and what is no browser is not asked', async () => {
   const auth = { token: await token({ sub: someone() }) };
   for (const origin of ['https://evil.example.com', 'null', `${GOOD}.evil.com`, GOOD.replace('https', 'http')]) {
     await using client = new RawClient(pod.port, { headers: { origin } });
@@ -60,7 +60,7 @@ test('a browser from another origin is refused, and what is no browser is not as
   }
 });
 
-test('a polling client gets one clear answer', async () => {
+test.concurrent('a polling client gets one clear answer', async () => {
   const response = await fetch(`${pod.url}/socket.io/?EIO=4&transport=polling`);
   expect(response.status).toBe(403);
   expect(await response.text()).toContain("connect with { transports: ['websocket'] }");
@@ -70,7 +70,7 @@ test('a polling client gets one clear answer', async () => {
   client.disconnect();
 });
 
-test('other doors of Engine.IO are closed politely', async () => {
+test.concurrent('other doors of Engine.IO are closed politely', async () => {
   for (const path of [
     '/socket.io/?EIO=3&transport=websocket',
     '/socket.io/?EIO=4&transport=websocket&sid=nobody',

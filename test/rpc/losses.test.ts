@@ -54,7 +54,8 @@ describe.concurrent('a call', () => {
     const startedAt = performance.now();
     const calls = Array.from({ length: 50 }, (_, n) => a.call('u', 'm', n, { timeoutMs: 60_000 }));
     for (const outcome of await Promise.all(calls)) expect(outcome).toMatchObject({ code: 'unavailable' });
-    expect(performance.now() - startedAt).toBeLessThan(2100);
+    // the rest is for a busy machine
+    expect(performance.now() - startedAt).toBeLessThan(2000 + 400);
     redis.resume();
     await eventually(async () => expect(await a.call('u', 'm', 'after')).toMatchObject({ ok: true }), {
       withinMs: 10_000,
