@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { eventually } from '../../harness/poll.js';
+import type { Caller, Told } from '../../harness/rpc-calls.js';
 import { printFaults } from '../../harness/rpc-ledger.js';
 import { RpcRig } from '../../harness/rpc-rig.js';
 import { begun, daemonPauses, daemonRestarts, massStorm, reconnectStorm, untilCallable } from './daemons.js';
@@ -14,6 +15,13 @@ beforeAll(async () => {
   rig = await RpcRig.start();
 });
 afterAll(() => rig?.[Symbol.asyncDispose]());
+
+/** Of some calls, one after another: what waits for nobody is quick at least once, however busy the machine is for a moment. */
+async function tellsAtOnce(caller: Caller, user: string) {
+  const told: Told[] = [];
+  for (let n = 0; n < 3; n++) told.push(await caller.call('work', { user }));
+  return { answers: told.map(({ answer }) => answer), leastMs: Math.min(...told.map(({ ms }) => ms)) };
+}
 
 describe.concurrent('a daemon', () => {
   it.each([
@@ -65,9 +73,10 @@ describe.concurrent('a daemon', () => {
     expect(ms).toBeLessThan(GRACE_MS + 1500);
     expect((await refusing).ms).toBeLessThan(1000);
     expect((await refusing).answer).toMatchObject({ ok: false, mayHaveRun: false });
-    const late = await caller.call('work', { user });
-    expect(late.answer).toMatchObject({ ok: false, code: 'no_worker', error: 'RPC method not available' });
-    expect(late.ms).toBeLessThan(500);
+    const { answers, leastMs } = await tellsAtOnce(caller, user);
+    for (const late of answers)
+      expect(late).toMatchObject({ ok: false, code: 'no_worker', error: 'RPC method not available' });
+    expect(leastMs).toBeLessThan(500);
   });
 
   it('that disconnects in the protocol’s way is gone at once', async () => {
@@ -77,8 +86,9 @@ describe.concurrent('a daemon', () => {
     daemon.tell('disconnect');
     await eventually(async () => (await rig.methodsOf(user)).size === 0, { what: 'the registration to be gone' });
     expect(Date.now() - leftAt).toBeLessThan(1000);
-    const { answer, ms } = await caller.call('work', { user });
-    expect([answer?.code, ms < 500]).toEqual(['no_worker', true]);
+    const { answers, leastMs } = await tellsAtOnce(caller, user);
+    expect(answers.map((answer) => answer?.code)).toEqual(Array(3).fill('no_worker'));
+    expect(leastMs).toBeLessThan(500);
   });
 
   it('that unregisters finishes what it has, and gets no more', async () => {
