@@ -17,16 +17,24 @@ export interface TokenOptions {
   readonly caps?: Caps;
   /** Default one hour; below 0 for a token that has expired. */
   readonly ttlSeconds?: number;
+  /** Over the others, whatever they are. */
+  readonly claims?: Readonly<Record<string, unknown>>;
 }
 
 /** May subscribe, publish, call and register everything in its tenant. */
 export const ALL_CAPS: Caps = { subscribe: ['*'], publish: ['*'], call: ['*'], register: ['*'] };
 
-export function token({ sub, tenant, device, caps, ttlSeconds = 3600 }: TokenOptions): Promise<string> {
+export function token({
+  sub,
+  tenant,
+  device,
+  caps,
+  ttlSeconds = 3600,
+  claims: more = {},
+}: TokenOptions): Promise<string> {
   const claims = { ...(tenant && { tenant }), ...(device && { device }), ...(caps && { caps }) };
-  return new SignJWT(claims)
+  return new SignJWT({ sub, ...claims, ...more })
     .setProtectedHeader({ alg: 'HS256' })
-    .setSubject(sub)
     .setIssuedAt()
     .setExpirationTime(Math.floor(Date.now() / 1000) + ttlSeconds)
     .sign(new TextEncoder().encode(TEST_JWT_SECRET));

@@ -210,6 +210,37 @@ it.concurrent('a pod that stood still while its device moved loses it when it is
   expect(second.holder.evictions).toBe(0);
 });
 
+/** As a process that gets no CPU. */
+function standStill(ms: number): void {
+  const end = performance.now() + ms;
+  while (performance.now() < end);
+}
+
+describe('a process that stood still', () => {
+  it('reads what Redis answered meanwhile before it decides by itself', async () => {
+    await using at = await stage();
+    const { a, b } = at;
+    const device = someDevice();
+    await b.connect(device);
+    const deciding = a.connect(device);
+    standStill(1000);
+    expect(outcome(await deciding)).toBe('refused:session_settle');
+    expect(a.counts.of('session_decisions_total{local}')).toBe(0);
+  });
+
+  it('asks a holder of its own again before it takes it for dead', async () => {
+    await using at = await stage();
+    const { a } = at;
+    const device = someDevice();
+    const { holder } = await a.connect(device);
+    holder.delayMs = 50;
+    const deciding = a.connect(device);
+    await eventually(() => holder.probes === 1);
+    standStill(1000);
+    expect(outcome(await deciding)).toBe('refused:session_settle');
+  });
+});
+
 describe('clocks', () => {
   it("of pods don't matter, and one of Redis that was set back does not lock a device up", async () => {
     await using at = await stage();

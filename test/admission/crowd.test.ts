@@ -1,0 +1,62 @@
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { sleep } from '../../src/core/sleep.js';
+import { connect, open } from '../harness/client.js';
+import { eventually } from '../harness/poll.js';
+import { ALL_CAPS, token } from '../harness/token.js';
+import { crowdWhileItHangs, expectUnharmed } from './crowd.js';
+import { archiveRaces } from './races.js';
+import { AdmissionRig } from './rig.js';
+
+let rig: AdmissionRig;
+beforeAll(async () => {
+  rig = await AdmissionRig.start();
+});
+afterAll(async () => {
+  await rig?.[Symbol.asyncDispose]();
+});
+
+test('300 clients that come at once while Postgres hangs are all let in, and nobody is dropped afterwards', async () => {
+  expectUnharmed(await crowdWhileItHangs(rig, 300));
+});
+
+test('no socket of a tenant stays that was archived while it connected, whenever that was', async () => {
+  const { open: stayed, refused, closed } = await archiveRaces(rig, 40);
+  expect(stayed).toBe(0);
+  // the moment was before the verdict for some, and after it for others
+  expect([refused > 0, closed > 0]).toEqual([true, true]);
+});
+
+test('who gives up while Postgres hangs costs it nothing more, and counts as no outcome', async () => {
+  const checks = async (): Promise<number> =>
+    [...(await rig.pod(0).metrics())].reduce(
+      (total, [series, value]) => (series.startsWith('holdfast_admission_checks_total') ? total + value : total),
+      0,
+    );
+  const aborted = async (): Promise<number> =>
+    (await rig.pod(0).metrics()).get('holdfast_connections_refused_total{reason="aborted"}') ?? 0;
+  const [before, abortedBefore] = [await checks(), await aborted()];
+  rig.proxy.blackhole(true);
+  try {
+    const client = open(rig.pod(0).url, { token: await token({ sub: 'impatient', caps: ALL_CAPS }) });
+    await eventually(() => client.socket.io.engine?.readyState === 'open', { what: 'its transport' });
+    await sleep(50);
+    await client.stop();
+    await eventually(async () => (await aborted()) > abortedBefore, { what: 'the handshake to be given up' });
+    expect(await checks()).toBe(before);
+  } finally {
+    rig.proxy.blackhole(false);
+  }
+});
+
+test('an id that Postgres could not take proves nobody, and is refused before any look-up', async () => {
+  const ids: unknown[] = ['\u0000', 'a\u0000b', '\ud800', 'x'.repeat(1_000_000), 7, ['a'], { a: 1 }, true, ''];
+  for (const id of ids)
+    for (const claim of ['sub', 'tenant', 'device']) {
+      const jwt = await token({ sub: 'ann', caps: ALL_CAPS, claims: { [claim]: id } });
+      await using client = open(rig.pod(0).url, { token: jwt });
+      await eventually(() => client.connectErrors.length > 0, { what: `a refusal of ${claim}` });
+      expect(client.connects).toEqual([]);
+    }
+  await using sound = await connect(rig.pod(0).url, { token: await token({ sub: 'ann', caps: ALL_CAPS }) });
+  expect(sound.socket.connected).toBe(true);
+});
