@@ -116,6 +116,11 @@ export class PostgresProcess implements AsyncDisposable {
     return this.urlOf(name);
   }
 
+  /** For whoever connects in place of its users. */
+  get login(): string {
+    return `host=127.0.0.1 port=${this.port} user=${USER} password=${PASSWORD}`;
+  }
+
   urlOf(database: string, port = this.port): string {
     return `postgres://${USER}:${PASSWORD}@127.0.0.1:${port}/${database}`;
   }
@@ -237,14 +242,15 @@ async function copyFolder(from: string, to: string): Promise<void> {
   await execute('cp', ['-a', from, to]).catch(() => cp(from, to, { recursive: true }));
 }
 
-async function ownFolder(): Promise<string> {
+/** A temporary folder of the user that the servers run as. */
+export async function ownFolder(): Promise<string> {
   const dir = await mkdtemp(join(tmpdir(), 'holdfast-postgres-'));
   if (IS_ROOT) await execute('chown', [`${NOBODY}:${NOBODY}`, dir]);
   return dir;
 }
 
 /** `setpriv` becomes the program, so the process that we signal is the one that we mean. */
-function asUser(command: readonly string[]): readonly string[] {
+export function asUser(command: readonly string[]): readonly string[] {
   return IS_ROOT ? ['setpriv', `--reuid=${NOBODY}`, `--regid=${NOBODY}`, '--clear-groups', ...command] : command;
 }
 
