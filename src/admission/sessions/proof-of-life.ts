@@ -63,9 +63,13 @@ export class ProofOfLife {
   }
 
   async #here(scope: string, holderId: string): Promise<Life> {
-    const holder = this.options.find(scope, holderId);
-    if (!holder) return 'gone';
-    return (await within(PING_MS, holder.isAlive(PING_MS)).catch(() => false)) ? 'alive' : 'silent';
+    for (let isLast = false; ; isLast = true) {
+      const askedAt = performance.now();
+      const holder = this.options.find(scope, holderId);
+      if (!holder) return 'gone';
+      if (await within(PING_MS, holder.isAlive(PING_MS)).catch(() => false)) return 'alive';
+      if (isLast || performance.now() - askedAt < PING_MS + STALL_MS) return 'silent';
+    }
   }
 
   async #there(scope: string, holderId: string): Promise<Life> {

@@ -4,6 +4,7 @@ import { type Connection, replyCode } from '../../redis/connect.js';
 /** Redis answers in less than a ms; whoever connects waits no longer than that for the first answer that doesn't come. */
 export const ASK_MS = 700;
 
+const STALL_MS = 100;
 /** So long without a refusal, and the next one is news. */
 const CALM_MS = 60_000;
 
@@ -37,10 +38,16 @@ export class Reach {
     const { generation } = this.options.connection;
     return new Promise((resolve) => {
       let isLate = false;
-      const timer = setTimeout(() => {
+      const giveUp = (): void => {
         isLate = true;
         this.#silent = generation;
         resolve(undefined);
+      };
+      const dueAt = performance.now() + ASK_MS;
+      let timer = setTimeout(() => {
+        // this process stood still: what Redis answered meanwhile is still to be read
+        if (performance.now() - dueAt > STALL_MS) timer = setTimeout(giveUp, STALL_MS);
+        else giveUp();
       }, ASK_MS);
       send().then(
         (reply) => {

@@ -68,11 +68,11 @@ describe.concurrent('while Redis stands still', () => {
     expect(attempts.map(outcome)).toEqual(['admitted:local', 'admitted:local']);
     for (const { ms } of attempts) expect(ms).toBeLessThan(1000);
     const again = await a.connect(meanwhile);
-    expect([outcome(again), again.ms < 100]).toEqual(['refused:session_settle', true]);
+    expect([outcome(again), again.ms < 500]).toEqual(['refused:session_settle', true]);
     // more than two pods' estimates of Redis's time can differ by
     await pause(300);
     const other = await b.connect(meanwhile);
-    expect([outcome(other), other.ms < 100]).toEqual(['admitted:local', true]);
+    expect([outcome(other), other.ms < 500]).toEqual(['admitted:local', true]);
     const waits = [await a.sessions.connectWait('10.0.0.1'), await a.sessions.flapWait('10.0.0.1', 'screen')];
     expect(waits).toEqual([0, 0]);
     await expect(b.sessions.end(someDevice())).rejects.toMatchObject({ code: 'unavailable' });
