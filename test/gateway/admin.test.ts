@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { makeApiKey, makeDeviceToken } from '../../src/admission/secret-text.js';
+import { runHere } from '../cli/run-here.js';
 import { connect, open } from '../harness/client.js';
 import { type Pod, startPod, TEST_API_KEY } from '../harness/pod.js';
 import { eventually } from '../harness/poll.js';
@@ -226,9 +227,18 @@ test.each([
   expect(await ask(pod, method, path, { body })).toMatchObject({ status: 400, body: { code: 'bad_request' } });
 });
 
-test('a pod without a database has no such routes, and knows no device token', async () => {
+test('a pod without a database has no such routes, knows no device token, and the command line says so', async () => {
   await using plain = await startPod({ redisUrl: redis.url, name: 'plain', env: { DATABASE_URL: undefined } });
   expect((await ask(plain, 'GET', '/v1/tenants')).status).toBe(404);
+  const way = { HOLDFAST_URL: plain.url, HOLDFAST_API_KEY: TEST_API_KEY };
+  for (const [command, ...args] of [
+    ['keys', 'list'],
+    ['tenants', 'restore', 'acme'],
+  ])
+    expect(await runHere([command as string, ...args], way)).toMatchObject({
+      code: 1,
+      err: `holdfast: the relay at ${plain.url} has no database, and so no tenants, devices and keys\n`,
+    });
   await using refused = open(plain.url, { token: makeDeviceToken() });
   await eventually(() =>
     expect(refused.connectErrors.at(-1)).toMatchObject({
