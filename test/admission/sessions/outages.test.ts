@@ -66,7 +66,7 @@ describe.concurrent('while Redis stands still', () => {
     redis.pause();
     const attempts = await Promise.all([a.connect(meanwhile), b.connect(before)]);
     expect(attempts.map(outcome)).toEqual(['admitted:local', 'admitted:local']);
-    for (const { ms } of attempts) expect(ms).toBeLessThan(1000);
+    for (const { ms } of attempts) expect(ms).toBeLessThan(SETTINGS.settleMs + 1000);
     const again = await a.connect(meanwhile);
     expect([outcome(again), again.ms < 500]).toEqual(['refused:session_settle', true]);
     // more than two pods' estimates of Redis's time can differ by
@@ -199,7 +199,7 @@ it.concurrent('a pod that stood still while its device moved loses it when it is
   proxy.blackhole(true);
   const second = await a.connect(device);
   expect(outcome(second)).toBe('admitted:takeover');
-  expect(second.ms).toBeLessThan(1000);
+  expect(second.ms).toBeLessThan(SETTINGS.settleMs + 1000);
   // longer than its lease
   await eventually(() => a.counts.of('processes_reaped_total') + b.counts.of('processes_reaped_total') === 1, {
     withinMs: 15_000,
