@@ -58,6 +58,7 @@ export class DeviceTokens {
       ...holder,
       ...defaultsOf(tenant, user, device),
       tokenId: undefined,
+      isByDeviceToken: true,
       expiresAt: Number.POSITIVE_INFINITY,
     };
     this.#proofs.keep(asOf, hash, { subject: scoped(tenant, user, device), proof });

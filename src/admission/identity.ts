@@ -23,6 +23,8 @@ export interface Identity {
   readonly tokenId: string | undefined;
   /** When the token was issued (`iat`), in ms since 1970: a user's tokens up to some time can be revoked. */
   readonly issuedAt: number | undefined;
+  /** By a token that the relay gave to the device, in place of the issuer's. */
+  readonly isByDeviceToken: boolean;
   /** When its socket must end, in ms since 1970: the token's `exp`, or 2 s later if it came in after that. */
   readonly expiresAt: number;
   readonly permissions: Permissions;
@@ -131,6 +133,7 @@ function identityOf(payload: JWTPayload): Identity {
     device,
     tokenId: isName(jti) ? jti : undefined,
     issuedAt: iat === undefined ? undefined : iat * 1000,
+    isByDeviceToken: false,
     expiresAt: end > now ? end : end + EXPIRY_GRACE_MS,
     permissions,
     rooms,

@@ -10,6 +10,7 @@ export interface Subject {
   readonly tokenId?: string | undefined;
   /** ms since 1970 */
   readonly issuedAt?: number | undefined;
+  readonly isByDeviceToken?: boolean | undefined;
 }
 
 /** What Postgres holds on a subject. Nothing at all is the ordinary case. */
@@ -17,6 +18,8 @@ export interface Facts {
   readonly tenantStatus: 'active' | 'archived' | undefined;
   readonly isPaired: boolean;
   readonly isDeviceRevoked: boolean;
+  /** When the device got the token of the relay's that it has, ms since 1970. */
+  readonly deviceTokenSince: number | undefined;
   readonly isTokenRevoked: boolean;
   /** The user's tokens that are no younger than this are revoked, ms since 1970. */
   readonly revokedUpTo: number | undefined;
@@ -38,6 +41,7 @@ export const UNKNOWN: Verdict = { is: 'unknown' };
 /** For a {@link Lookup} of {@link Facts}; see `keyOf`. */
 export const FACTS_STATEMENT = `
 select k.i::int4 as i, t.status, d.paired_at is not null as paired, d.revoked_at is not null as revoked,
+  case when d.token_hash is not null then floor(extract(epoch from d.created_at) * 1000)::float8 end as token_since,
   j.id is not null as token_revoked, (extract(epoch from u.not_before) * 1000)::float8 as not_before
 from unnest($1::text[], $2::text[], $3::text[], $4::text[]) with ordinality as k(tenant, user_id, device, token, i)
 left join tenants t on t.id = k.tenant
@@ -52,17 +56,18 @@ export function keyOf({ tenant, user, device, tokenId }: Subject): LookupKey {
   return [tenant, user ?? null, device ?? null, tokenId ?? null];
 }
 
-export function parseFacts({ status, paired, revoked, token_revoked, not_before }: Row): Facts {
+export function parseFacts({ status, paired, revoked, token_since, token_revoked, not_before }: Row): Facts {
   const isFlag = [paired, revoked, token_revoked].every((value) => typeof value === 'boolean');
   const isStatus = status === null || status === 'active' || status === 'archived';
-  const isTime = not_before === null || typeof not_before === 'number';
-  if (!isFlag || !isStatus || !isTime) throw new TypeError('a row of admission has another shape');
+  const areTimes = [not_before, token_since].every((value) => value === null || typeof value === 'number');
+  if (!isFlag || !isStatus || !areTimes) throw new TypeError('a row of admission has another shape');
   return {
     tenantStatus: status ?? undefined,
     isPaired: paired as boolean,
     isDeviceRevoked: revoked as boolean,
+    deviceTokenSince: (token_since as number | null) ?? undefined,
     isTokenRevoked: token_revoked as boolean,
-    revokedUpTo: not_before ?? undefined,
+    revokedUpTo: (not_before as number | null) ?? undefined,
   };
 }
 
@@ -75,6 +80,9 @@ export function judge(subject: Subject, facts: Facts | undefined, at: number, is
   const status = facts?.tenantStatus ?? (isStrict ? 'archived' : 'active');
   if (status !== 'active') return { is: 'inactive', code: 'tenant_inactive', reason: 'the tenant is not active' };
   if (facts?.isDeviceRevoked) return revoked('the device is revoked');
+  // another one came in its place, perhaps so soon after a revocation that nobody saw that
+  if (subject.isByDeviceToken && facts?.deviceTokenSince !== subject.issuedAt)
+    return revoked('the device has another token');
   if (facts?.isTokenRevoked) return revoked('the token is revoked');
   // `iat` counts in seconds: one of the same second may be older
   if (facts?.revokedUpTo !== undefined && (subject.issuedAt ?? 0) <= facts.revokedUpTo)

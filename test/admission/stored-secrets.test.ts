@@ -261,6 +261,7 @@ describe('a device token', () => {
       ...byIssuer,
       tokenId: undefined,
       issuedAt: createdAt,
+      isByDeviceToken: true,
       expiresAt: Number.POSITIVE_INFINITY,
     });
   });

@@ -180,6 +180,37 @@ describe('a device', () => {
     expect(again.socket.connected).toBe(true);
   });
 
+  test.each(['is replaced', 'is revoked and made again at one go', 'is gone'])(
+    'that was let in is out when its token %s',
+    async (how) => {
+      const user = someone();
+      const path = '/v1/tenants/acme/devices';
+      const { body } = await post(path, { user, device: 'tv' });
+      await using client = await connect(pod.url, { token: body.token });
+      await using byIssuer = await connect(pod.url, {
+        token: await token({ sub: user, tenant: 'acme', device: 'other' }),
+      });
+      const sql = (text: string) => postgres.query(text, [user]);
+      if (how === 'is replaced') await post(path, { user, device: 'tv', replace: true });
+      else if (how === 'is gone') await sql('delete from devices where user_id = $1');
+      // no pod can see what was between
+      else
+        await sql(
+          "update devices set created_at = clock_timestamp(), token_hash = sha256('another') where user_id = $1",
+        );
+      await eventually(() => !client.socket.connected, { withinMs: 2000 });
+      expect(byIssuer.socket.connected).toBe(true);
+      if (how === 'is gone') return;
+      // a pairing changes nothing
+      const { body: other } = await post(path, { user, device: 'tv', replace: true });
+      await using next = await connect(pod.url, { token: other.token });
+      await post(`${path}/${user}/tv/unpair`);
+      await post(`${path}/${user}/tv/pair`);
+      expect(await next.subscribe(`user:${user}`)).toMatchObject({ ok: true });
+      expect(next.disconnects).toEqual([]);
+    },
+  );
+
   test('is paired and unpaired, and listed as it is', async () => {
     const user = someone();
     const path = `/v1/tenants/acme/devices/${user}/tv`;
