@@ -26,7 +26,9 @@ const MAX_TIME = 8.64e15;
 /** By how much the clock of whoever revokes may be ahead. */
 const CLOCK_TOLERANCE_MS = 60_000;
 
-const ms = (column: string, as: string): string => `floor(extract(epoch from ${column}) * 1000)::float8 as ${as}`;
+/** Absent for `infinity`, which only somebody at `psql` can have set. */
+const ms = (column: string, as: string): string =>
+  `case when isfinite(${column}) then floor(extract(epoch from ${column}) * 1000)::float8 end as ${as}`;
 const TENANT = `id, status, ${ms('created_at', 'created')}, ${ms('changed_at', 'changed')}`;
 const DEVICE = `tenant, user_id, id, token_hash is not null as has_token, ${ms('created_at', 'created')},
   ${ms('paired_at', 'paired')}, ${ms('revoked_at', 'revoked')}`;

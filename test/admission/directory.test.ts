@@ -216,6 +216,13 @@ describe.each(Object.entries(ENGINES))('in %s', (_, start) => {
       await expect(directory.createKey(key)).rejects.toMatchObject({ code: 'bad_request' });
     });
 
+    test('that somebody made for ever at psql is listed as one that does not expire', async () => {
+      const { id } = await directory.createKey({ scopes: ['read'], tenant: 'for ever' });
+      await rows("update api_keys set expires_at = 'infinity' where id = $1", [id]);
+      const [entry] = (await directory.listKeys({ tenant: 'for ever' })).rows;
+      expect(entry).not.toHaveProperty('expiresAt');
+    });
+
     test('that is revoked stays so; one that is not there is none', async () => {
       const { id } = await directory.createKey({ scopes: ['read'] });
       const revoked = await directory.revokeKey(id);
