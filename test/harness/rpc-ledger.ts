@@ -67,7 +67,7 @@ export interface CallLedger {
 /** How long after its deadline an outcome may come. */
 export const GRACE_MS = 500;
 /** Between two processes of one machine, and for an answer that crosses a request on its way. */
-const CROSSING_MS = 150;
+export const CROSSING_MS = 150;
 const MAX_DETAILS = 5;
 
 /** Compares what callers were told with what ran. Pure. */
@@ -76,6 +76,7 @@ export function checkCalls(
   executions: readonly Execution[],
   now: number,
   graceMs = GRACE_MS,
+  crossingMs = CROSSING_MS,
 ): CallLedger {
   const details: Partial<Record<CallFault, string[]>> = {};
   let faults = 0;
@@ -95,7 +96,8 @@ export function checkCalls(
     const first = call.answers[0];
     if (first?.answer.ok) ok++;
     else if (first) failed[first.answer.code ?? 'none'] = (failed[first.answer.code ?? 'none'] ?? 0) + 1;
-    for (const [fault, what] of faultsOf(call, runs, now, graceMs)) add(fault, `${call.key} (${call.method}): ${what}`);
+    for (const [fault, what] of faultsOf(call, runs, now, graceMs, crossingMs))
+      add(fault, `${call.key} (${call.method}): ${what}`);
   }
   for (const [key, runs] of runsOf) add('stray', `${key} ran ${runs.length} times`);
   return { calls: calls.length, ok, failed, executions: executions.length, faults, details };
@@ -111,6 +113,7 @@ function* faultsOf(
   runs: readonly Execution[],
   now: number,
   graceMs: number,
+  crossingMs: number,
 ): Generator<[CallFault, string]> {
   const { key, deadline, answers, maxRuns = 1 } = call;
   const [first] = answers;
@@ -131,7 +134,7 @@ function* faultsOf(
   }
   if (answer.mayHaveRun === false && runs.length > 0) yield ['denied', `${answer.code}, and ${runs.length} runs`];
   if (call.mayRunLate) return;
-  const late = runs.find((run) => run.at > at + CROSSING_MS);
+  const late = runs.find((run) => run.at > at + crossingMs);
   if (late) yield ['ranLate', `${late.at - at} ms after ${JSON.stringify(answer)}`];
 }
 

@@ -46,7 +46,7 @@ export interface Spread {
 }
 
 /** Three at once on a busy machine. */
-const BOOT_MS = 40_000;
+const BOOT_MS = 60_000;
 
 const LIMITS = { HOLDFAST_GATEWAY_MESSAGES_PER_SECOND: '100000' };
 
@@ -107,9 +107,11 @@ export class RpcRig implements AsyncDisposable {
             }),
           ),
         );
-      await Promise.all(pods.map((pod) => pod.ready(BOOT_MS)));
       const backends = pods.map(({ port, opsPort }) => ({ host: '127.0.0.1', port, opsPort }));
-      const haproxy = own(await startHaproxy({ backends }));
+      const [haproxy] = await Promise.all([
+        startHaproxy({ backends }).then(own),
+        ...pods.map((pod) => pod.ready(BOOT_MS)),
+      ]);
       const book = own(await CallBook.open(GRACE_MS + (isAlone ? 0 : 1000)));
       const rig = new RpcRig(redis, proxies, pods, haproxy, book, owned);
       await rig.allUp();

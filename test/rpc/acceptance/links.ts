@@ -36,8 +36,11 @@ export async function linkCut(rig: RpcRig, index: number, cutMs: number, everyMs
   const callerOn = await rig.callerPerPod();
   const [cut, near, far] = [0, 1, 2].map((offset) => rig.pods[(index + offset) % 3]) as [Pod, Pod, Pod];
   const before = rig.book.calls.length;
+  // where the link returns just as callers are told of their end, whether a call still began is the machine's to decide:
+  // a short cut can be over before any of them
+  const timeoutMs = cutMs < 4000 ? 2 * cutMs + 4000 : 4000;
   const load = (from: Pod, to: Pod): CallLoad =>
-    new CallLoad(everyMs, () => callerOn(from).call('work', { user: daemons.userOn(to), ms: 10, timeoutMs: 4000 }));
+    new CallLoad(everyMs, () => callerOn(from).call('work', { user: daemons.userOn(to), ms: 10, timeoutMs }));
   const loads = { fromCut: load(cut, far), toCut: load(near, cut), between: load(near, far) };
   const isUnderWay = () => Object.values(loads).every(({ made }) => made >= 5);
   await eventually(isUnderWay, { what: 'all loads to be under way' });
@@ -71,8 +74,9 @@ export function expectLinked(cut: LinkCut): void {
   expect(cut.between.slowestMs).toBeLessThan(1500);
   expect(cut.fromCut.slowestUnavailableMs).toBeLessThan(TOLD_MS);
   expect(cut.fromCut.outcomes.ok).toBeGreaterThan(0);
-  // the control: that the link was cut shows
-  expect(cut.fromCut.outcomes.unavailable).toBeGreaterThan(0);
+  // the control: that the link was cut shows; one of 2 s ends with the first calls that would be told so
+  expect(cut.fromCut.slowestMs).toBeGreaterThan(1500);
+  if (cut.cutMs > 2500) expect(cut.fromCut.outcomes.unavailable).toBeGreaterThan(0);
   expect(cut.callableMs).toBeLessThan(10_000);
   expect(cut.callingMs).toBeLessThan(10_000);
 }
