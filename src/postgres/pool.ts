@@ -70,7 +70,13 @@ export class Postgres implements Database {
     });
     this.#listeners.add(listener);
     if (this.#closing) await listener.close();
-    return listener;
+    return {
+      prove: () => listener.prove(),
+      close: async () => {
+        this.#listeners.delete(listener);
+        await listener.close();
+      },
+    };
   }
 
   async ping(): Promise<void> {

@@ -74,6 +74,8 @@ async function tryOnce(options: ServingOptions, place: string): Promise<Attempt>
   try {
     // connects as those do that will serve
     await pinger.ask();
+    // a socket that was cut before it connects would connect all the same
+    if (options.signal.aborted) throw new Error('stopped');
     await client.connect();
     await quickly(assertWritable(connection));
     if (options.mayMigrate)

@@ -1,12 +1,15 @@
 import { execFile } from 'node:child_process';
-import { mkdir, mkdtemp, readdir, rm } from 'node:fs/promises';
+import { cp, mkdir, mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { describe, expect, it, onTestFinished } from 'vitest';
 import { startEmbedded } from '../../src/embedded/index.js';
 import { copyTo, open } from '../harness/pglite.js';
 import { killWhileWriting } from './writing.js';
+
+const DIST = fileURLToPath(new URL('../../dist', import.meta.url));
 
 const execute = promisify(execFile);
 
@@ -45,6 +48,24 @@ describe('a private Postgres', () => {
     onTestFinished(() => embedded.stop());
     expect(embedded.database).toBeUndefined();
     expect(await readdir(dir)).not.toContain('postgres');
+  });
+
+  it('is off where its package is not installed, and says so once', async () => {
+    const dir = await temporaryFolder();
+    await cp(DIST, join(dir, 'dist'), { recursive: true });
+    await writeFile(join(dir, 'package.json'), '{"type":"module"}');
+    const script = `
+      import { openPglite } from './dist/embedded/pglite.js';
+      const said = [];
+      const database = await openPglite('.', { warn: (_, text) => said.push(text) });
+      console.log(JSON.stringify({ isThere: database !== undefined, said }));
+    `;
+    const { stdout } = await execute(process.execPath, ['--input-type=module', '-e', script], { cwd: dir });
+    expect(JSON.parse(stdout)).toEqual({
+      isThere: false,
+      said: [expect.stringMatching(/^admission is off: install @electric-sql\/pglite/)],
+    });
+    expect(await readdir(dir)).not.toContain('pg.new');
   });
 
   it('that is damaged ends the start in one line, and lets go of the folder', async () => {

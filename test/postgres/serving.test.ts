@@ -8,7 +8,7 @@ import { type PostgresProcess, startPostgres } from '../harness/postgres.js';
 import { startTcpProxy } from '../harness/tcp-proxy.js';
 import { folderOf } from './migrating.js';
 
-const WITHIN_MS = 1000;
+const WITHIN_MS = 700;
 const OWN = ['0001_admission.sql'];
 
 let server: PostgresProcess;
@@ -113,7 +113,7 @@ describe('a start on Postgres', () => {
     await server.query(`alter database ${nameOf(url)} set default_transaction_read_only = on`);
     const { outcome, refused } = gate({ url });
     await eventually(() => expect(refused).toEqual(['25006']));
-    await new Promise((resolve) => setTimeout(resolve, 2 * WITHIN_MS));
+    await new Promise((resolve) => setTimeout(resolve, 1.5 * WITHIN_MS));
     await server.query(`alter database ${nameOf(url)} set default_transaction_read_only = off`);
     expect(await outcome).toEqual(OWN);
     expect(refused).toEqual(['25006']);
