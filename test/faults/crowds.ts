@@ -157,6 +157,12 @@ async function keptBytes(pod: Pod): Promise<number> {
   return least;
 }
 
+/** How long a process's main thread has waited for a core, in ms (Linux; 0 where the kernel doesn't say). */
+async function waitedMs({ pid }: Pod): Promise<number> {
+  const [, waitedNs] = (await readFile(`/proc/${pid}/schedstat`, 'utf8').catch(() => '')).split(' ');
+  return Number(waitedNs ?? 0) / 1e6;
+}
+
 /** The most that a process had in memory since `begin`, and what it had then (Linux). */
 class Memory {
   private constructor(
@@ -320,6 +326,8 @@ export interface OldestFigures {
   readonly seconds: number;
   readonly grownBytes: number;
   readonly worstDelayMs: number;
+  /** Of the delay, so much may be the machine's: what the pod waited for a core in all that time. */
+  readonly waitedMs: number;
 }
 
 /** All come back at once with the oldest position that the log has, which is older than what the pod keeps in memory. */
@@ -331,6 +339,7 @@ export async function recoverOldest({ clients, events, bytes }: OldestOptions): 
   await publishNumbered(pod, 0, events, bytes);
   const memory = await Memory.begin(pod);
   await worstDelayMs(pod);
+  const waitedBefore = await waitedMs(pod);
   const startedAt = performance.now();
   await Promise.all(members.map((member) => member.resume(pod.port, () => false)));
   await expectExact(members, events, 600_000);
@@ -340,6 +349,7 @@ export async function recoverOldest({ clients, events, bytes }: OldestOptions): 
     seconds,
     grownBytes: await memory.grownBytes(),
     worstDelayMs: await worstDelayMs(pod),
+    waitedMs: (await waitedMs(pod)) - waitedBefore,
   };
   expect(await metricOf(pod, 'holdfast_recovery_total{result="log"}')).toBe(clients);
   await publishNumbered(pod, events, 1, 10);
@@ -362,6 +372,8 @@ export interface StoppedFigures {
   /** Of readiness, as a busy test sees it. */
   readonly slowestProbeMs: number;
   readonly worstDelayMs: number;
+  /** Of the delay, so much may be the machine's. */
+  readonly waitedMs: number;
   readonly recoveredSeconds: number;
 }
 
@@ -378,6 +390,7 @@ export async function returnWhileStopped({ clients, stoppedMs, held }: StoppedOp
   await eventually(() => stays.received.length === missed);
   const memory = await Memory.begin(pod);
   await worstDelayMs(pod);
+  const waitedBefore = await waitedMs(pod);
   const prober = new Prober(pod);
   stack.redis.pause();
   const stoppedAt = performance.now();
@@ -400,6 +413,7 @@ export async function returnWhileStopped({ clients, stoppedMs, held }: StoppedOp
   await prober.stop();
   const figures = {
     worstDelayMs: Math.max(delayMs, await worstDelayMs(pod)),
+    waitedMs: (await waitedMs(pod)) - waitedBefore,
     heldTotal: await metricOf(pod, 'holdfast_handshakes_held_total'),
     grownBytes: await memory.grownBytes(),
     slowestProbeMs: prober.slowestMs,

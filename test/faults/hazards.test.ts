@@ -215,7 +215,7 @@ describe.concurrent('a 16 MB event to a slow link', () => {
     expect(slow.texts.some((text) => text.startsWith('42["e"'))).toBe(false);
     expect(Math.max(...waits)).toBeLessThan(1000);
     isThin();
-    const isWider = throttle(slow.socket, 2_000_000);
+    const isWider = throttle(slow.socket, 4_000_000);
     await arrival(slow, 'small-4', 40_000);
     isWider();
     expect(performance.now() - startedAt).toBeGreaterThan(5000);
