@@ -11,8 +11,9 @@ it('every client gets every accepted event, in order, once, through deploys, kil
     clients: 50,
     httpPerSecond: 150,
     socketPerSecond: 60,
-    calmMs: 1000,
-    pausedMs: 5000,
+    calmMs: 500,
+    downMs: 1500,
+    pausedMs: 4000,
     eachPod: 'terminated or killed',
     rounds: 1,
   });

@@ -16,6 +16,8 @@ export interface DeployOptions {
   readonly socketPerSecond: number;
   /** Between two faults, ms. */
   readonly calmMs: number;
+  /** From a pod's kill to its start; default 3 s. */
+  readonly downMs?: number;
   /** Longer than a pod's lease; default 8 s. */
   readonly pausedMs?: number;
   /** In turn, or, by default, each pod both ways. */
@@ -54,7 +56,7 @@ const wait = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(
  * pod back before the next: SIGTERM, SIGKILL, SIGSTOP for longer than a lease, a restart of Redis.
  */
 export async function runDeploys(options: DeployOptions): Promise<DeployResult> {
-  const { pausedMs = 8000, eachPod = 'terminated and killed' } = options;
+  const { downMs = 3000, pausedMs = 8000, eachPod = 'terminated and killed' } = options;
   const startedAt = performance.now();
   // with everysec a killed Redis may forget what it acknowledged: another test shows that every such loss is told
   await using redis = await startRedis({ aof: 'always' });
@@ -134,7 +136,7 @@ export async function runDeploys(options: DeployOptions): Promise<DeployResult> 
       await hit('SIGKILL', pod, async () => {
         await pod.sigkill();
         // others are watched without the noise of a starting process
-        await wait(3000);
+        await wait(downMs);
       });
       await pod.start();
       await allBack();
