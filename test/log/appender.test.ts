@@ -367,7 +367,7 @@ describe('more than can wait', () => {
     await using pod = await startPod('a', { url: `redis://127.0.0.1:${proxy.port}` });
     await proxy.refuse(true);
     proxy.rst();
-    const outcomes = await Promise.all(Array.from({ length: 160_000 }, () => outcomeOf(pod.append('s', '1'))));
+    const outcomes = await Promise.all(Array.from({ length: 200_000 }, () => outcomeOf(pod.append('s', '1'))));
     expect(outcomes.filter(({ code }) => code === 'overloaded').length).toBeGreaterThan(50_000);
     expect(Math.max(...outcomes.slice(0, 1000).map(({ ms }) => ms))).toBeLessThan(30_000);
     await proxy.refuse(false);
