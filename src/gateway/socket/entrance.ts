@@ -63,7 +63,7 @@ export class Entrance implements Holder {
     }
     let identity: Identity;
     try {
-      identity = await slots.run(() => authenticator.identify(auth.token));
+      identity = await slots.run(() => authenticator.identify(auth.token, closedSignal(socket)));
     } catch (error) {
       if (error instanceof RelayError && error.code === 'unauthorized') devices?.noteRefusal(address, claimed);
       throw error;
