@@ -17,7 +17,7 @@ async function contend(dir: string, count: number) {
 describe('the lock of a folder', () => {
   it('has one holder of eight that race, after each kill -9 of the former one', { timeout: 60_000 }, async () => {
     const dir = await temporaryFolder();
-    for (let round = 0; round < 3; round++) {
+    for (let round = 0; round < 2; round++) {
       const { holders, refused } = await contend(dir, 8);
       expect(holders).toHaveLength(1);
       for (const { said } of refused) {

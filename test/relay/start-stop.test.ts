@@ -32,7 +32,7 @@ it('a stop at any moment of a start ends both soon, and leaves nothing bound and
     HOLDFAST_POD: 'pod-a',
     HOLDFAST_JWT_SECRET: TEST_JWT_SECRET,
   });
-  for (let afterMs = 0; afterMs <= 400; afterMs += 20) {
+  for (let afterMs = 0; afterMs <= 400; afterMs += 40) {
     const faults: unknown[] = [];
     const logger = { ...silentLogger, error: (fields: object) => void faults.push(fields) };
     const options = { config, redisUrl: redis.url, isEmbedded: true, logger, meter: createMeter(), onFatal: () => {} };

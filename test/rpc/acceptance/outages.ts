@@ -138,7 +138,7 @@ export async function suffer(
 ): Promise<OutageResult> {
   const [, near, far] = rig.pods as [Pod, Pod, Pod];
   const before = rig.book.calls.length;
-  const handlerMs = forMs + 1500;
+  const handlerMs = forMs + 1000;
   const timeoutMs = forMs + 12_000;
   const running = spread.flatMap(({ userOn }) =>
     rig.pods.map((pod, n) =>
