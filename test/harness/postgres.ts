@@ -1,5 +1,5 @@
 import { execFile } from 'node:child_process';
-import { chmod, cp, mkdir, mkdtemp, readdir, rename, rm, stat, writeFile } from 'node:fs/promises';
+import { chmod, cp, mkdir, mkdtemp, readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { delimiter, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -24,6 +24,8 @@ interface Programs {
 }
 
 const CACHE = fileURLToPath(new URL('../../.cache', import.meta.url));
+/** The user `nobody` may not be able to reach a checkout, such as one below `/root`. */
+const OPEN_CACHE = '/var/tmp/holdfast-tests';
 const USER = 'holdfast';
 const PASSWORD = 'a-password-of-tests';
 /** Of the user `nobody` everywhere: Postgres refuses to run as root. */
@@ -167,8 +169,8 @@ export class PostgresProcess implements AsyncDisposable {
   /** Its processes besides the first: each connection has one. */
   async #family(): Promise<number[]> {
     if (!this.#child?.isRunning) return [];
-    const { stdout } = await execute('ps', ['-o', 'pid=', '--ppid', String(this.pid)]).catch(() => ({ stdout: '' }));
-    return stdout.split('\n').flatMap((line) => (line.trim() === '' ? [] : [Number(line)]));
+    const text = await readFile(`/proc/${this.pid}/task/${this.pid}/children`, 'utf8').catch(() => '');
+    return text.split(' ').filter(Boolean).map(Number);
   }
 }
 
@@ -194,7 +196,7 @@ async function findPrograms(): Promise<Programs> {
   for (const folder of places)
     if ((await isThere(join(folder, 'postgres'))) && (await isThere(join(folder, 'initdb'))))
       return { folder, env: {} };
-  const { root, env } = await fetchFromApt(['postgresql'], join(CACHE, 'postgresql'));
+  const { root, env } = await fetchFromApt(['postgresql'], join(IS_ROOT ? OPEN_CACHE : CACHE, 'postgresql'));
   const [folder] = await versionsBelow(join(root, 'usr/lib/postgresql'));
   if (folder === undefined) throw new Error('postgres: not on this machine, and not in the package postgresql');
   return { folder, env };
@@ -276,9 +278,8 @@ function send(pid: number, signal: NodeJS.Signals): void {
 
 /** A zombie has ended, however long it takes until somebody notices. */
 async function isAnyAlive(pids: readonly number[]): Promise<boolean> {
-  if (pids.length === 0) return false;
-  const { stdout } = await execute('ps', ['-o', 'stat=', '-p', pids.join(',')]).catch(() => ({ stdout: '' }));
-  return /^[^Z\s]/m.test(stdout);
+  const stats = await Promise.all(pids.map((pid) => readFile(`/proc/${pid}/stat`, 'utf8').catch(() => '')));
+  return stats.some((text) => text !== '' && !/\) [ZX] /.test(text));
 }
 
 async function isThere(path: string): Promise<boolean> {
