@@ -2,6 +2,7 @@ import { cpus } from 'node:os';
 import { it } from 'vitest';
 import { recordEvidence } from '../test/harness/evidence.js';
 import type { Bench, Figure } from './figures.js';
+import { admission } from './parts/admission.js';
 import { connect } from './parts/connect.js';
 import { delivery } from './parts/delivery.js';
 import { growth } from './parts/growth.js';
@@ -16,6 +17,7 @@ import { markdown, type Table, writeBetweenMarkers } from './table.js';
 const TABLES: readonly Table[] = [
   {
     name: 'bench',
+    page: 'README.md',
     parts: [delivery, throughput, recovery, connect, ring, growth],
     columns: [
       ['holdfast', 'Holdfast'],
@@ -28,6 +30,7 @@ const TABLES: readonly Table[] = [
   },
   {
     name: 'bench-rpc',
+    page: 'README.md',
     parts: [rpc],
     columns: [
       ['holdfast', 'Holdfast'],
@@ -37,6 +40,18 @@ const TABLES: readonly Table[] = [
     ],
     ratio: 'Holdfast / peer',
   },
+  {
+    name: 'bench-admission',
+    page: 'docs/benchmarks.md',
+    parts: [admission],
+    columns: [
+      ['bare', 'bare Socket.IO'],
+      ['redis', 'relay, no database'],
+      ['postgres', 'relay with Postgres'],
+      ['devices', '… and device sessions'],
+    ],
+    ratio: 'device sessions / bare',
+  },
 ];
 
 it('Holdfast beside its alternatives', async () => {
@@ -44,13 +59,14 @@ it('Holdfast beside its alternatives', async () => {
     process.env,
     TABLES.flatMap(({ parts }) => parts.map(({ name }) => name)),
   );
-  const { rounds, sides, callSides, profile, only } = settings;
+  const { rounds, sides, callSides, doors, profile, only } = settings;
   const isWhole = ({ parts }: Table): boolean => parts.every(({ name }) => only?.includes(name) ?? true);
   if (settings.isWriting && !TABLES.some(isWhole)) throw new Error('BENCH_WRITE: wants all parts of a table');
   const bench: Bench = {
     rounds,
     sides,
     callSides,
+    doors,
     wants: (run) => profile === undefined || profile === run,
     scaled: (count) => Math.max(1, Math.round(count * settings.scale)),
     profiled: (run, worker, work) => (profile === run ? profiled(worker, `${worker.name} ${run}`, work) : work()),
@@ -82,5 +98,6 @@ async function write(table: Table, figures: readonly Figure[]): Promise<void> {
   const rounds = Math.max(...figures.flatMap(({ samples }) => Object.values(samples).map(({ length }) => length)));
   const machine = `Medians of ${rounds} rounds on ${cpus().length} shared cores with Node ${process.version.slice(1)}, made by \`BENCH_WRITE=1 npm run bench\`.`;
   const rows = figures.filter(({ isDetail }) => !isDetail);
-  writeBetweenMarkers(new URL('../README.md', import.meta.url), table.name, `${machine}\n\n${markdown(table, rows)}`);
+  const page = new URL(`../${table.page}`, import.meta.url);
+  writeBetweenMarkers(page, table.name, `${machine}\n\n${markdown(table, rows)}`);
 }

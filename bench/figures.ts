@@ -1,3 +1,4 @@
+import type { DoorName } from './admission-side.js';
 import type { CallSideName } from './rpc-side.js';
 import type { SideName } from './side.js';
 import type { Worker } from './worker.js';
@@ -6,7 +7,7 @@ import type { Worker } from './worker.js';
 export type Aim = { readonly atMost: number } | { readonly atLeast: number } | { readonly limit: number };
 
 /** Who has a column. */
-export type Contestant = SideName | CallSideName;
+export type Contestant = SideName | CallSideName | DoorName;
 
 /** One row of the table. */
 export interface Figure {
@@ -14,6 +15,8 @@ export interface Figure {
   readonly unit: string;
   /** Beside whom we are measured; default: the streams adapter. */
   readonly peer?: Contestant;
+  /** Whose value is ours; default: the adapter's, or the relay's in its place. */
+  readonly own?: Contestant;
   readonly aim?: Aim;
   /** For the evidence and whoever runs it; the README goes without. */
   readonly isDetail?: boolean;
@@ -33,6 +36,7 @@ export interface Bench {
   readonly rounds: number;
   readonly sides: readonly SideName[];
   readonly callSides: readonly CallSideName[];
+  readonly doors: readonly DoorName[];
   /** A number of events or sockets of a full run, as this run has it. */
   scaled(count: number): number;
   /** True if a run of the part is wanted: all are, unless one of them is profiled. */
@@ -84,9 +88,8 @@ export function figuresOf<Name extends string>(
   });
 }
 
-/** Of the adapter, in whose place the relay may stand. */
-const ours = ({ samples: { holdfast, relay } }: Figure): number | undefined => {
-  const values = holdfast ?? relay;
+const ours = ({ samples, own }: Figure): number | undefined => {
+  const values = own ? samples[own] : (samples.holdfast ?? samples.relay);
   return values && median(values);
 };
 

@@ -60,4 +60,6 @@ answer({
   },
 
   sockets: async () => Number(/^holdfast_connections(?:{.*})? (\d+)/m.exec(await meter.text())[1]),
+
+  metrics: () => meter.text(),
 });

@@ -1,3 +1,4 @@
+import type { DoorName } from './admission-side.js';
 import type { Contestant } from './figures.js';
 import type { CallSideName } from './rpc-side.js';
 import type { SideName } from './side.js';
@@ -9,10 +10,11 @@ export interface Settings {
   readonly scale: number;
   readonly sides: readonly SideName[];
   readonly callSides: readonly CallSideName[];
+  readonly doors: readonly DoorName[];
   readonly only: readonly string[] | undefined;
   /** `delivery:1000`, `publish:burst` …: the run whose pod writes a CPU profile; nothing else runs. */
   readonly profile: string | undefined;
-  /** Puts each table whose parts all ran into the README, and its figures into docs/evidence/. */
+  /** Puts each table whose parts all ran into its page, and its figures into docs/evidence/. */
   readonly isWriting: boolean;
 }
 
@@ -20,6 +22,7 @@ const SIDES: readonly SideName[] = ['holdfast', 'streams', 'pubsub', 'floor'];
 /** Of its own accord only: it does more for each event than an adapter, and its events come over HTTP. */
 const OPTIONAL_SIDES: readonly SideName[] = ['relay'];
 const CALL_SIDES: readonly CallSideName[] = ['holdfast', 'bullmq', 'emitWithAck', 'fetchSockets'];
+const DOORS: readonly DoorName[] = ['bare', 'redis', 'postgres', 'devices'];
 
 /** BENCH_ONLY, BENCH_ROUNDS, BENCH_QUICK, BENCH_SIDES, BENCH_PROFILE, BENCH_WRITE: docs/benchmarks.md */
 export function readSettings(env: Readonly<Record<string, string | undefined>>, parts: readonly string[]): Settings {
@@ -27,13 +30,19 @@ export function readSettings(env: Readonly<Record<string, string | undefined>>, 
   const profile = env.BENCH_PROFILE || undefined;
   const rounds = Number(env.BENCH_ROUNDS ?? (isQuick || profile ? 1 : 3));
   if (!Number.isInteger(rounds) || rounds < 1) throw new Error('BENCH_ROUNDS: wants a whole number above 0');
-  const sides = names<Contestant>('BENCH_SIDES', env.BENCH_SIDES, [...SIDES, ...OPTIONAL_SIDES, ...CALL_SIDES]);
+  const sides = names<Contestant>('BENCH_SIDES', env.BENCH_SIDES, [
+    ...SIDES,
+    ...OPTIONAL_SIDES,
+    ...CALL_SIDES,
+    ...DOORS,
+  ]);
   const among = <Name extends Contestant>(known: readonly Name[]) => known.filter((name) => sides?.includes(name));
   const settings = {
     rounds,
     scale: isQuick ? 0.4 : 1,
     sides: sides ? among([...SIDES, ...OPTIONAL_SIDES]) : SIDES,
     callSides: sides ? among(CALL_SIDES) : CALL_SIDES,
+    doors: sides ? among(DOORS) : DOORS,
     only: names('BENCH_ONLY', profile ? partOf(profile) : env.BENCH_ONLY, parts),
     profile,
     isWriting: env.BENCH_WRITE === '1',

@@ -4,8 +4,10 @@ import { type Aim, type Contestant, type Figure, isMet, median, type Part, ratio
 /** What the figures of some parts come together in; it is written as a whole or not at all. */
 export interface Table {
   readonly parts: readonly Part[];
-  /** Of the evidence, and of the markers in the README. */
+  /** Of the evidence, and of the markers in its page. */
   readonly name: string;
+  /** Where it is written, from the root of the repository. */
+  readonly page: string;
   readonly columns: readonly (readonly [Contestant, string])[];
   /** Of the column of ratios. */
   readonly ratio: string;

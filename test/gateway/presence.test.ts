@@ -26,8 +26,9 @@ let stack: Stack;
 let frail: Stack;
 
 beforeAll(async () => {
-  stack = await startStack(2);
-  frail = await startStack(2, { env: { HOLDFAST_DRAIN_MS: '1500ms' } });
+  // a device may have several sockets here
+  stack = await startStack(2, { env: { HOLDFAST_SINGLE_SESSION: 'off' } });
+  frail = await startStack(2, { env: { HOLDFAST_DRAIN_MS: '1500ms', HOLDFAST_SINGLE_SESSION: 'off' } });
 });
 afterAll(() => Promise.all([stack?.stop(), frail?.stop()]));
 

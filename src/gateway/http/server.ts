@@ -187,6 +187,8 @@ export class PublicHttpServer extends Service {
         );
       if (relayed.retryAfterMs !== undefined || relayed.status === 503 || relayed.status === 429)
         reply.header('retry-after', Math.max(1, Math.ceil((relayed.retryAfterMs ?? 1000) / 1000)));
+      // closed with some of a body unread, the connection is reset, and its client may never see the answer
+      if (relayed.code === 'payload_too_large') reply.removeHeader('connection');
       return reply.status(relayed.status).send(toWireError(relayed));
     });
     app.setNotFoundHandler((_request, reply) =>
