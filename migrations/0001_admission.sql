@@ -15,6 +15,8 @@ create table devices (
   token_hash bytea unique check (octet_length(token_hash) = 32),
   paired_at timestamptz,
   revoked_at timestamptz,
+  -- of a device that was made anew after it had been revoked: its issuer's tokens up to then stay dead
+  revoked_up_to timestamptz,
   created_at timestamptz not null default now(),
   primary key (tenant, user_id, id)
 );
@@ -65,6 +67,14 @@ begin
 end
 $$;
 
+-- Rows that are renamed, or gone without a word on each: whoever keeps something of them looks again.
+create function holdfast_admission_everything() returns trigger language plpgsql as $$
+begin
+  perform pg_notify('holdfast_admission', '["everything"]');
+  return null;
+end
+$$;
+
 create trigger tenants_notice after insert or update or delete on tenants
   for each row execute function holdfast_admission_notice();
 create trigger devices_notice after insert or update or delete on devices
@@ -73,3 +83,15 @@ create trigger api_keys_notice after insert or update or delete on api_keys
   for each row execute function holdfast_admission_notice();
 create trigger revocations_notice after insert or update or delete on revocations
   for each row execute function holdfast_admission_notice();
+
+create trigger tenants_renamed after update of id on tenants for each statement execute function holdfast_admission_everything();
+create trigger devices_renamed after update of tenant, user_id, id on devices
+  for each statement execute function holdfast_admission_everything();
+create trigger api_keys_renamed after update of id on api_keys
+  for each statement execute function holdfast_admission_everything();
+create trigger revocations_renamed after update of tenant, kind, id on revocations
+  for each statement execute function holdfast_admission_everything();
+create trigger tenants_truncated after truncate on tenants execute function holdfast_admission_everything();
+create trigger devices_truncated after truncate on devices execute function holdfast_admission_everything();
+create trigger api_keys_truncated after truncate on api_keys execute function holdfast_admission_everything();
+create trigger revocations_truncated after truncate on revocations execute function holdfast_admission_everything();

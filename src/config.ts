@@ -448,6 +448,9 @@ function checkTogether(config: RelayConfig): void {
     throw new FatalError(
       'no key verifies tokens: set HOLDFAST_JWT_SECRET, HOLDFAST_JWT_PUBLIC_KEY or HOLDFAST_JWT_JWKS_URL',
     );
+  const isDatabaseWanted = config.admissionStrict || config.admissionOnError === 'closed';
+  if (isDatabaseWanted && config.redisUrl !== undefined && config.databaseUrl === undefined)
+    throw new FatalError('HOLDFAST_ADMISSION_STRICT=on and HOLDFAST_ADMISSION_ON_ERROR=closed want a DATABASE_URL');
   if (config.port !== 0 && config.port === config.opsPort && config.host === config.opsHost)
     throw new FatalError(`PORT and OPS_PORT are both ${config.port}`);
 }

@@ -65,7 +65,7 @@ export class Relay extends Service {
   readonly #rpc: Rpc;
   readonly #postgres: Postgres | undefined;
   readonly #admission: Admission;
-  readonly #devices: DeviceSessions | undefined;
+  readonly #devices: DeviceSessions;
   readonly #storedKeys: StoredKeys | undefined;
   readonly #deviceTokens: DeviceTokens | undefined;
   readonly #ops: OpsListener;
@@ -99,13 +99,13 @@ export class Relay extends Service {
         (dead) => this.#gateway.buryProcess(dead),
         (dead) => this.#rpc.buryProcess(dead),
         (dead) => this.#presence.bury(dead),
-        async (dead) => this.#devices?.buryProcess(dead),
+        (dead) => this.#devices.buryProcess(dead),
       ],
       onReturn: () => {
         void this.#gateway.returnToLife();
         void this.#rpc.returnToLife();
         this.#presence.returnToLife();
-        this.#devices?.returnToLife();
+        this.#devices.returnToLife();
       },
       onLost: onFenced,
     });
@@ -132,7 +132,7 @@ export class Relay extends Service {
       isStrict: config.admissionStrict,
       revalidateMs: config.admissionRevalidateMs,
       onNotice: (notice) => this.#noticed(notice),
-      onHeard: () => {
+      onUnheard: () => {
         this.#storedKeys?.forgetAll();
         this.#deviceTokens?.forgetAll();
       },
@@ -142,25 +142,24 @@ export class Relay extends Service {
     const isFresh = (): boolean => this.#admission.isHeard;
     this.#storedKeys = database && new StoredKeys({ database, isFresh, logger });
     this.#deviceTokens = database && new DeviceTokens({ database, isFresh, logger });
-    if (config.singleSession === 'device')
-      this.#devices = new DeviceSessions({
-        ...shared,
-        connection: this.#pods.connection,
-        inbox: this.#pods.inbox,
-        mayJudge: () => this.#pods.mayJudge,
-        isConnected: (id) => this.#gateway.isConnected(id),
-        settings: {
-          settleMs: config.settleMs,
-          loopMs: config.loopMs,
-          flapMax: config.flapMax,
-          flapMs: config.flapMs,
-          reconnectMax: config.reconnectMax,
-          reconnectMs: config.reconnectMs,
-          warmupMax: config.warmupMax,
-          warmupMs: config.warmupMs,
-          connectsPerSecond: config.connectsPerSecond,
-        },
-      });
+    this.#devices = new DeviceSessions({
+      ...shared,
+      connection: this.#pods.connection,
+      inbox: this.#pods.inbox,
+      mayJudge: () => this.#pods.mayJudge,
+      isConnected: (id) => this.#gateway.isConnected(id),
+      settings: {
+        settleMs: config.settleMs,
+        loopMs: config.loopMs,
+        flapMax: config.flapMax,
+        flapMs: config.flapMs,
+        reconnectMax: config.reconnectMax,
+        reconnectMs: config.reconnectMs,
+        warmupMax: config.warmupMax,
+        warmupMs: config.warmupMs,
+        connectsPerSecond: config.connectsPerSecond,
+      },
+    });
     this.#gateway = new Gateway({
       ...config,
       ...shared,
@@ -254,7 +253,7 @@ export class Relay extends Service {
       () => this.#rpc.start(),
       () => this.#presence.start(),
       () => this.#admission.start(),
-      async () => this.#devices?.start(),
+      () => this.#devices.start(),
       async () => this.#gateway.attach(this.#log),
       () => this.#gateway.start(),
       async () => this.#log.beginReading(),
@@ -310,7 +309,7 @@ export class Relay extends Service {
     const { config, isEmbedded, logger } = this.options;
     const drainMs = isEmbedded ? 0 : config.drainMs;
     const routingMs = Math.min(drainMs * ROUTING_SHARE, ROUTING_MAX_MS);
-    this.#devices?.noteDrain();
+    this.#devices.noteDrain();
     logger.info({ event: 'draining', drainMs }, 'not ready any more; clients will be told to go elsewhere');
     await sleep(routingMs, this.#hurry.signal);
     await this.#gateway.drain(this.#hurry.signal.aborted ? 0 : drainMs - routingMs, this.#hurry.signal);
@@ -320,7 +319,7 @@ export class Relay extends Service {
   async #stopRooms(): Promise<void> {
     const rooms: readonly (readonly [string, Service, number])[] = [
       ['gateway', this.#gateway, 8000],
-      ...(this.#devices ? [['devices', this.#devices, 2000] as const] : []),
+      ['devices', this.#devices, 2000],
       ['admission', this.#admission, 2000],
       ['presence', this.#presence, 3000],
       ['rpc', this.#rpc, 3000],

@@ -36,11 +36,14 @@ export interface AdmissionOptions {
   readonly revalidateMs: number;
   /** Changes of keys and devices, for whoever keeps something of them. */
   readonly onNotice?: (notice: Notice) => void;
-  /** From now on every change is heard; what changed before may have been missed. */
-  readonly onHeard?: () => void;
+  /** Changes may have been missed: what is kept of them holds no longer. */
+  readonly onUnheard?: () => void;
   readonly logger: Logger;
   readonly meter: Meter;
 }
+
+/** At the door nobody has such an id. */
+const IMPOSSIBLE: Verdict = { is: 'inactive', code: 'unauthorized', reason: 'no such id can exist' };
 
 type Inactive = Extract<Verdict, { is: 'inactive' }>;
 
@@ -93,6 +96,7 @@ export class Admission extends Service {
       name: 'admission',
       statement: FACTS_STATEMENT,
       width: FACTS_WIDTH,
+      statements: Math.max(1, Math.min(2, database.size - 2)),
       parse: parseFacts,
       onChange: (isAnswering) => {
         if (isAnswering) this.#recheck(this.#unconfirmed());
@@ -102,10 +106,7 @@ export class Admission extends Service {
     this.#notices = new Notices({
       database,
       onNotice: (notice) => this.#noticed(notice),
-      onHeard: () => {
-        this.options.onHeard?.();
-        this.#recheck([...this.#admitted]);
-      },
+      onHeard: () => this.#lookAgain(),
       logger,
     });
   }
@@ -178,10 +179,28 @@ export class Admission extends Service {
   /** The same for who writes on behalf of a tenant. */
   fenceTenant(tenant: string): Promise<void> | undefined {
     if (!this.#lookup) return undefined;
-    if (performance.now() - (this.#fenced.get(tenant) ?? Number.NEGATIVE_INFINITY) < WRITE_FENCE_MS) return undefined;
+    if (this.#isConfirmed(tenant)) return undefined;
     return this.#fence({ tenant }, (verdict) => {
       if (verdict.is === 'active') this.#remember(tenant, verdict.at);
     });
+  }
+
+  /**
+   * For what else back ends do in the name of a tenant: only a confirmed no refuses it.
+   *
+   * @throws {RelayError} `tenant_inactive`; the promise rejects so
+   */
+  passTenant(tenant: string): Promise<void> | undefined {
+    if (!this.#lookup || this.#isConfirmed(tenant)) return undefined;
+    return this.#verdict({ tenant }).then((verdict) => {
+      if (verdict.is === 'active') this.#remember(tenant, verdict.at);
+      if (verdict.is === 'inactive') throw new RelayError(verdict.code, verdict.reason);
+    });
+  }
+
+  #isConfirmed(tenant: string): boolean {
+    const at = this.#fenced.get(tenant) ?? Number.NEGATIVE_INFINITY;
+    return this.isHeard && performance.now() - at < WRITE_FENCE_MS;
   }
 
   async #fence(subject: Subject, onVerdict: (verdict: Verdict) => void): Promise<void> {
@@ -197,11 +216,11 @@ export class Admission extends Service {
   async #verdict(subject: Subject, signal?: AbortSignal): Promise<Verdict> {
     const { isStrict, logger } = this.options;
     const at = performance.now();
-    if (!this.#lookup) return { is: 'active', isPaired: false, at };
+    if (!this.#lookup) return { is: 'active', isPaired: undefined, at };
     try {
       const answer = await this.#lookup.ask(keyOf(subject), signal);
       if (answer.is === 'unknown') return UNKNOWN;
-      if (answer.is === 'impossible') return { is: 'inactive', code: 'unauthorized', reason: 'no such id can exist' };
+      if (answer.is === 'impossible') return IMPOSSIBLE;
       return judge(subject, answer.is === 'found' ? answer.found : undefined, at, isStrict);
     } catch (error) {
       logger.error({ event: 'verdict_failed', err: error }, 'a fault of ours: the status counts as unknown');
@@ -221,6 +240,8 @@ export class Admission extends Service {
   /** @param by how it came to somebody who is in already; undefined: it is asked for at the door, which says it itself */
   #apply(admitted: Admitted, verdict: Verdict, by: 'notice' | 'revalidation' | undefined): void {
     if (verdict.is === 'unknown' || admitted.inactive) return;
+    // somebody with that id is there: what the server can't take is a fault of ours or its
+    if (verdict === IMPOSSIBLE && by) return;
     if (verdict.is === 'active') {
       admitted.confirmedAt = verdict.at;
       admitted.isUnconfirmed = false;
@@ -242,6 +263,7 @@ export class Admission extends Service {
   #noticed(notice: Notice): void {
     this.options.onNotice?.(notice);
     const [kind, tenant = '', user = '', device] = notice;
+    if (kind === 'everything') return this.#lookAgain();
     if (kind === 'tenant') return this.#recheckTenant(tenant);
     if (kind === 'token')
       return this.#recheckNow(
@@ -250,6 +272,14 @@ export class Admission extends Service {
     const people = [...(this.#byUser.get(userOf({ tenant, user })) ?? [])];
     if (kind === 'user') this.#recheckNow(people);
     if (kind === 'device') this.#recheckNow(people.filter(({ subject }) => subject.device === device));
+  }
+
+  /** Changes may have been missed, or are too many to name. */
+  #lookAgain(): void {
+    this.#changedAt = performance.now();
+    this.#fenced.clear();
+    this.options.onUnheard?.();
+    this.#recheck([...this.#admitted]);
   }
 
   /** One question for all of them. */

@@ -13,6 +13,13 @@ export interface AuthenticatorOptions {
 export class Authenticator {
   constructor(private readonly options: AuthenticatorOptions) {}
 
+  /** What it takes to prove this token: a query, or a computation. */
+  asksDatabase(token: unknown): boolean {
+    return (
+      this.options.deviceTokens !== undefined && typeof token === 'string' && token.startsWith(DEVICE_TOKEN_PREFIX)
+    );
+  }
+
   /**
    * @param signal whoever asks has gone
    * @throws {RelayError} `unauthorized`, `token_expired`, or `unavailable` when a token can be neither proved nor refused

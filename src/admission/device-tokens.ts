@@ -32,7 +32,15 @@ export class DeviceTokens {
   readonly #proofs: Proofs<Identity>;
 
   constructor({ database, isFresh, logger }: DeviceTokensOptions) {
-    this.#lookup = new Lookup({ database, name: 'device tokens', statement: STATEMENT, width: 1, parse, logger });
+    this.#lookup = new Lookup({
+      database,
+      name: 'device tokens',
+      statement: STATEMENT,
+      width: 1,
+      statements: 1,
+      parse,
+      logger,
+    });
     this.#proofs = new Proofs({ isFresh });
   }
 

@@ -3,14 +3,12 @@ import type { Logger } from '../core/ports.js';
 import { type Database, type Row, sqlState } from '../postgres/database.js';
 
 const MAX_KEYS = 500;
-/** Below every pool's size, so that people at the command line and the write fence find a connection too. */
-const MAX_STATEMENTS = 2;
 /** A question that has waited so long for its turn is `unknown`. */
 const WAIT_MS = 1000;
 const BACK_OFF_MS = 200;
 const MAX_BACK_OFF_MS = 1000;
-/** What the server says of itself, not of the statement: connection, resources, shutting down, cancelled. */
-const SERVER_STATES = /^(08|53|57|58|25006)/;
+/** What the server says of itself or of this user, not of the statement: connection, rights, resources, shutting down, cancelled. */
+const SERVER_STATES = /^(08|28|3D|40|42501|53|57|58|25006)/;
 const OUR_FAULTS = [TypeError, RangeError, ReferenceError, SyntaxError];
 
 /** Of one look-up. Whatever is no row is `unknown`: only a row can say no. */
@@ -36,6 +34,8 @@ export interface LookupOptions<Found> {
   readonly width: number;
   /** `undefined`: no such thing. A throw is a fault of ours, and `unknown`. */
   readonly parse: (row: Row) => Found | undefined;
+  /** So many are under way at once. What strangers can ask about must leave the pool's other connections to admission. */
+  readonly statements: number;
   /** Its server answers again, or no more. */
   readonly onChange?: (isAnswering: boolean) => void;
   readonly logger: Logger;
@@ -135,7 +135,7 @@ export class Lookup<Found> {
       question.settle(this.#unknown());
     }
     // a server that failed is tried with one statement
-    const most = this.#failures > 0 ? 1 : MAX_STATEMENTS;
+    const most = this.#failures > 0 ? 1 : this.options.statements;
     while (this.#queue.size > 0 && this.#underWay.size < most) {
       const questions: Question<Found>[] = [];
       for (const [id, question] of this.#queue) {

@@ -7,6 +7,7 @@ import type { Database, Listening } from '../postgres/database.js';
 
 const CHANNEL = 'holdfast_admission';
 const PROVE_MS = 2000;
+const PROVE_AGAIN_MS = 30_000;
 const FIRST_BACK_OFF_MS = 200;
 const MAX_BACK_OFF_MS = 5000;
 
@@ -77,10 +78,12 @@ export class Notices extends Service {
     const close = (): void => lost.abort();
     stopping.addEventListener('abort', close, { once: true });
     try {
-      if (!(await this.#hearSelf(lost.signal))) {
-        if (!isOver()) this.#warn();
-        await this.#keep(listening, lost.signal);
-        return false;
+      while (!(await this.#hearSelf(lost.signal))) {
+        if (isOver()) return false;
+        this.#warn();
+        // a busy moment looks the same: it is tried again on this connection
+        await this.#keep(listening, lost.signal, PROVE_AGAIN_MS);
+        if (isOver()) return false;
       }
       this.#isHeard = true;
       onHeard();
@@ -93,8 +96,9 @@ export class Notices extends Service {
     }
   }
 
-  async #keep(listening: Listening, lost: AbortSignal): Promise<void> {
-    while (!lost.aborted) {
+  async #keep(listening: Listening, lost: AbortSignal, forMs = Number.POSITIVE_INFINITY): Promise<void> {
+    const until = performance.now() + forMs;
+    while (!lost.aborted && performance.now() < until) {
       await sleep(PROVE_MS, lost);
       if (!lost.aborted) await listening.prove();
     }

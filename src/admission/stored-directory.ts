@@ -100,7 +100,8 @@ export class StoredDirectory implements Directory {
       `insert into devices (tenant, user_id, id, token_hash, paired_at)
        values ($1::text, $2::text, $3::text, decode($4::text, 'hex'), case when $5::boolean then now() end)
        on conflict (tenant, user_id, id) do update
-         set token_hash = excluded.token_hash, paired_at = excluded.paired_at, revoked_at = null, created_at = now()
+         set token_hash = excluded.token_hash, paired_at = excluded.paired_at, created_at = now(),
+           revoked_up_to = greatest(devices.revoked_up_to, devices.revoked_at), revoked_at = null
          where devices.token_hash is null or devices.revoked_at is not null or $6::boolean
        returning ${DEVICE}`,
       [...partsOf(name), sha256(token).toString('hex'), isPaired, isReplacing],
@@ -271,7 +272,7 @@ function checkScopes(scopes: readonly unknown[], tenant: string | undefined): vo
 }
 
 function isTime(value: unknown): boolean {
-  return Number.isInteger(value) && Math.abs(value as number) <= MAX_TIME;
+  return Number.isInteger(value) && (value as number) >= 0 && (value as number) <= MAX_TIME;
 }
 
 function partsOf({ tenant, user, device }: DeviceName): string[] {

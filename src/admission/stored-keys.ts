@@ -35,7 +35,15 @@ export class StoredKeys {
   readonly #proofs: Proofs<ApiCaller>;
 
   constructor({ database, isFresh, logger }: StoredKeysOptions) {
-    this.#lookup = new Lookup({ database, name: 'API keys', statement: STATEMENT, width: 1, parse, logger });
+    this.#lookup = new Lookup({
+      database,
+      name: 'API keys',
+      statement: STATEMENT,
+      width: 1,
+      statements: 1,
+      parse,
+      logger,
+    });
     this.#proofs = new Proofs({ isFresh });
   }
 

@@ -18,6 +18,8 @@ export interface Facts {
   readonly tenantStatus: 'active' | 'archived' | undefined;
   readonly isPaired: boolean;
   readonly isDeviceRevoked: boolean;
+  /** The device was revoked and made anew since: its issuer's tokens that are no younger than this are dead, ms since 1970. */
+  readonly deviceRevokedUpTo: number | undefined;
   /** When the device got the token of the relay's that it has, ms since 1970. */
   readonly deviceTokenSince: number | undefined;
   readonly isTokenRevoked: boolean;
@@ -29,7 +31,8 @@ export interface Facts {
 export type Verdict =
   | {
       readonly is: 'active';
-      readonly isPaired: boolean;
+      /** Undefined: there is nothing that could say it. */
+      readonly isPaired: boolean | undefined;
       /** When it was asked for, monotonic ms. */
       readonly at: number;
     }
@@ -42,6 +45,7 @@ export const UNKNOWN: Verdict = { is: 'unknown' };
 export const FACTS_STATEMENT = `
 select k.i::int4 as i, t.status, d.paired_at is not null as paired, d.revoked_at is not null as revoked,
   case when d.token_hash is not null then floor(extract(epoch from d.created_at) * 1000)::float8 end as token_since,
+  (extract(epoch from d.revoked_up_to) * 1000)::float8 as device_up_to,
   j.id is not null as token_revoked, (extract(epoch from u.not_before) * 1000)::float8 as not_before
 from unnest($1::text[], $2::text[], $3::text[], $4::text[]) with ordinality as k(tenant, user_id, device, token, i)
 left join tenants t on t.id = k.tenant
@@ -56,15 +60,19 @@ export function keyOf({ tenant, user, device, tokenId }: Subject): LookupKey {
   return [tenant, user ?? null, device ?? null, tokenId ?? null];
 }
 
-export function parseFacts({ status, paired, revoked, token_since, token_revoked, not_before }: Row): Facts {
+export function parseFacts(row: Row): Facts {
+  const { status, paired, revoked, token_since, device_up_to, token_revoked, not_before } = row;
   const isFlag = [paired, revoked, token_revoked].every((value) => typeof value === 'boolean');
   const isStatus = status === null || status === 'active' || status === 'archived';
-  const areTimes = [not_before, token_since].every((value) => value === null || typeof value === 'number');
+  const areTimes = [not_before, token_since, device_up_to].every(
+    (value) => value === null || typeof value === 'number',
+  );
   if (!isFlag || !isStatus || !areTimes) throw new TypeError('a row of admission has another shape');
   return {
     tenantStatus: status ?? undefined,
     isPaired: paired as boolean,
     isDeviceRevoked: revoked as boolean,
+    deviceRevokedUpTo: (device_up_to as number | null) ?? undefined,
     deviceTokenSince: (token_since as number | null) ?? undefined,
     isTokenRevoked: token_revoked as boolean,
     revokedUpTo: (not_before as number | null) ?? undefined,
@@ -85,8 +93,9 @@ export function judge(subject: Subject, facts: Facts | undefined, at: number, is
     return revoked('the device has another token');
   if (facts?.isTokenRevoked) return revoked('the token is revoked');
   // `iat` counts in seconds: one of the same second may be older
-  if (facts?.revokedUpTo !== undefined && (subject.issuedAt ?? 0) <= facts.revokedUpTo)
-    return revoked("the user's tokens are revoked up to a time");
+  const isUpTo = (time: number | undefined): boolean => time !== undefined && (subject.issuedAt ?? 0) <= time;
+  if (!subject.isByDeviceToken && isUpTo(facts?.deviceRevokedUpTo)) return revoked('the device was revoked');
+  if (isUpTo(facts?.revokedUpTo)) return revoked("the user's tokens are revoked up to a time");
   return { is: 'active', isPaired: facts?.isPaired ?? false, at };
 }
 

@@ -40,6 +40,8 @@ export async function openPglite(folder: string, logger: Logger): Promise<Embedd
     throw error;
   });
   if (!module) {
+    if (await isThere(join(folder, 'postgres')))
+      throw new FatalError(`install ${PACKAGE}: ${folder} has a private Postgres, and without it nobody is refused`);
     logger.warn(
       { package: PACKAGE },
       `admission is off: install ${PACKAGE} for a private Postgres, or set DATABASE_URL`,

@@ -33,8 +33,8 @@ export interface GatewayOptions {
   readonly rpc: Rpc;
   readonly authenticator: Authenticator;
   readonly admission: Admission;
-  /** None: a device may have any number of connections. */
-  readonly devices: DeviceSessions | undefined;
+  readonly devices: DeviceSessions;
+  readonly singleSession: string;
   readonly trustProxy: number | undefined;
   /** Of the tenants, devices and keys that the HTTP API manages. */
   readonly database: Database | undefined;

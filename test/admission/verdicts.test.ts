@@ -85,3 +85,70 @@ test('a publish passes on a confirmed verdict, and not once its tenant is archiv
   await eventually(async () => (await publish()).status === 403, { withinMs: 1500, what: 'the fence to close' });
   expect((await publish()).body).toMatchObject({ code: 'tenant_inactive', retryable: false });
 });
+
+test('what was revoked of a device stays dead when the device is made anew', async () => {
+  const tenant = newTenant();
+  const stolen = await tokenOf(tenant, 'ann', 'phone');
+  await using thief = await connect(rig.pod(0).url, { token: stolen });
+  const devices = `/v1/tenants/${tenant}/devices`;
+  expect((await ask(rig.pod(0), 'POST', `${devices}/ann/phone/revoke`)).status).toBe(200);
+  await eventually(() => thief.disconnects.length > 0, { withinMs: 1500, what: 'the end of the thief' });
+  const made = await ask(rig.pod(0), 'POST', devices, { body: { user: 'ann', device: 'phone' } });
+  expect(made.status).toBe(200);
+  await using again = open(rig.pod(1).url, { token: stolen });
+  await eventually(() => again.connectErrors.length > 0, { what: 'a refusal' });
+  expect(again.connects).toEqual([]);
+  await using anew = await connect(rig.pod(1).url, { token: made.body.token });
+  expect(anew.socket.connected).toBe(true);
+});
+
+test('a refreshed token passes admission too, and a client that goes meanwhile leaves nothing', async () => {
+  const tenant = newTenant();
+  const revoked = await token({ sub: 'ann', tenant, caps: ALL_CAPS, claims: { jti: 'gone' } });
+  await rig.sql("insert into revocations (tenant, kind, id) values ($1, 'token', 'gone')", [tenant]);
+  await using client = await connect(rig.pod(0).url, { token: await tokenOf(tenant) });
+  expect(await client.request('auth-refresh', { token: revoked })).toMatchObject({ ok: false, code: 'unauthorized' });
+  expect(await client.request('auth-refresh', { token: await tokenOf(tenant) })).toMatchObject({ ok: true });
+  rig.proxy.delay(200);
+  try {
+    for (let index = 0; index < 5; index++) {
+      const leaver = await connect(rig.pod(0).url, { token: await tokenOf(tenant, `leaver-${index}`) });
+      leaver.socket.emit('auth-refresh', { token: await tokenOf(tenant, `leaver-${index}`) });
+      // the refresh is on its way to Postgres when its client goes
+      expect(await leaver.request('presence-get', {})).toMatchObject({ ok: true });
+      await leaver.stop();
+    }
+  } finally {
+    rig.proxy.delay(0);
+  }
+  const closed = async (): Promise<number> =>
+    [...(await rig.pod(0).metrics())].reduce(
+      (total, [series, value]) => (series.startsWith('holdfast_admission_closed_total') ? total + value : total),
+      0,
+    );
+  await eventually(async () => (await rig.pod(0).metrics()).get('holdfast_connections') === 1, {
+    what: 'they to be gone',
+  });
+  const before = await closed();
+  await rig.archive(tenant);
+  await eventually(() => client.disconnects.length > 0, { what: 'the end of the one that stayed' });
+  expect((await closed()) - before).toBe(1);
+});
+
+test('a key may do nothing more in the name of an archived tenant', async () => {
+  const tenant = newTenant();
+  const { body } = await ask(rig.pod(0), 'POST', '/v1/keys', { body: { tenant, scopes: ['publish', 'call', 'read'] } });
+  const { key } = body;
+  const paths = ['/v1/history/news', '/v1/presence/ann', '/v1/rpc/ann'];
+  for (const path of paths) expect(await ask(rig.pod(1), 'GET', path, { key })).toMatchObject({ status: 200 });
+  await rig.archive(tenant);
+  const isRefused = async (): Promise<boolean> => (await ask(rig.pod(1), 'GET', '/v1/rpc/ann', { key })).status === 403;
+  await eventually(isRefused, { withinMs: 1500, what: 'the first refusal' });
+  for (const path of paths)
+    expect(await ask(rig.pod(1), 'GET', path, { key })).toMatchObject({
+      status: 403,
+      body: { code: 'tenant_inactive' },
+    });
+  const call = await ask(rig.pod(1), 'POST', '/v1/rpc/ann/work', { body: {}, key });
+  expect(call).toMatchObject({ status: 403, body: { code: 'tenant_inactive', mayHaveRun: false } });
+});

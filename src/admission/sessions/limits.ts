@@ -8,6 +8,9 @@ import type { SessionSettings } from './settings.js';
 
 const LIMIT = loadScript(import.meta.url, 'limit');
 
+/** A site behind one address comes back all at once. */
+const BURST_S = 10;
+
 type How = 'look' | 'take' | 'note';
 
 export interface LimitOptions {
@@ -29,7 +32,8 @@ export class Limits {
   async connectWait(address: string | undefined): Promise<number> {
     const { keys, settings, metrics } = this.options;
     if (!isName(address)) return 0;
-    const waitMs = await this.#limit(keys.addressConnects(address), 'take', settings.connectsPerSecond, 1000);
+    const most = BURST_S * settings.connectsPerSecond;
+    const waitMs = await this.#limit(keys.addressConnects(address), 'take', most, BURST_S * 1000);
     if (waitMs > 0) metrics.limited.inc({ limit: 'address' });
     return waitMs;
   }

@@ -1,5 +1,5 @@
 import { z } from 'zod';
-import type { ApiCaller, Scope } from '../../admission/index.js';
+import type { Admission, ApiCaller, Scope } from '../../admission/index.js';
 import { ERROR_CODES, type ErrorCode, RelayError, toWireError } from '../../core/errors.js';
 import { isName } from '../../wire/names.js';
 import type { GatewayMetrics } from '../metrics.js';
@@ -51,6 +51,17 @@ export function tenantOf(caller: ApiCaller, wanted: unknown): string {
   if (caller.tenant !== undefined && wanted !== undefined && wanted !== caller.tenant)
     throw new RelayError('permission_denied', 'the key is bound to another tenant');
   return caller.tenant ?? wanted ?? 'default';
+}
+
+/**
+ * As {@link tenantOf}, for who may act in that tenant's name: not if it is known to be inactive.
+ *
+ * @throws {RelayError} `tenant_inactive` too
+ */
+export async function actingTenantOf(caller: ApiCaller, wanted: unknown, admission: Admission): Promise<string> {
+  const tenant = tenantOf(caller, wanted);
+  await admission.passTenant(tenant);
+  return tenant;
 }
 
 export async function counted<T>(metrics: GatewayMetrics, command: string, work: () => Promise<T>): Promise<T> {

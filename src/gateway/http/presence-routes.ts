@@ -1,12 +1,13 @@
 import type { FastifyInstance, FastifyRequest } from 'fastify';
 import type { ZodTypeProvider } from 'fastify-type-provider-zod';
 import { z } from 'zod';
-import type { ApiCaller } from '../../admission/index.js';
+import type { Admission, ApiCaller } from '../../admission/index.js';
 import type { Presence } from '../../presence/index.js';
 import type { GatewayMetrics } from '../metrics.js';
-import { counted, failures, name, tenantOf } from './api.js';
+import { actingTenantOf, counted, failures, name } from './api.js';
 
 export interface PresenceRoutesOptions {
+  readonly admission: Admission;
   readonly presence: Presence;
   readonly metrics: GatewayMetrics;
   readonly callerOf: (request: FastifyRequest) => ApiCaller;
@@ -15,7 +16,7 @@ export interface PresenceRoutesOptions {
 /** Who is online, for back ends that speak HTTP. */
 export function addPresenceRoutes(
   fastify: FastifyInstance,
-  { presence, metrics, callerOf }: PresenceRoutesOptions,
+  { presence, admission, metrics, callerOf }: PresenceRoutesOptions,
 ): void {
   fastify.withTypeProvider<ZodTypeProvider>().get(
     '/v1/presence/:user',
@@ -44,7 +45,7 @@ export function addPresenceRoutes(
       },
     },
     async (request) => {
-      const tenant = tenantOf(callerOf(request), request.query.tenant);
+      const tenant = await actingTenantOf(callerOf(request), request.query.tenant, admission);
       return counted(metrics, 'http-presence', () => presence.of(tenant, request.params.user));
     },
   );

@@ -2,11 +2,11 @@ import { randomUUID } from 'node:crypto';
 import type { FastifyInstance, FastifyRequest } from 'fastify';
 import type { ZodTypeProvider } from 'fastify-type-provider-zod';
 import { z } from 'zod';
-import type { ApiCaller } from '../../admission/index.js';
+import type { Admission, ApiCaller } from '../../admission/index.js';
 import { ERROR_CODES } from '../../core/errors.js';
 import { failureOf, type Outcome, type Rpc, readCall } from '../../rpc/index.js';
 import type { GatewayMetrics } from '../metrics.js';
-import { counted, failure, failures, name, tenantOf } from './api.js';
+import { actingTenantOf, counted, failure, failures, name } from './api.js';
 
 const failedCall = failure.extend({
   id: z
@@ -17,13 +17,14 @@ const failedCall = failure.extend({
 });
 
 export interface RpcRoutesOptions {
+  readonly admission: Admission;
   readonly rpc: Rpc;
   readonly metrics: GatewayMetrics;
   readonly callerOf: (request: FastifyRequest) => ApiCaller;
 }
 
 /** Calls for back ends that speak HTTP. */
-export function addRpcRoutes(fastify: FastifyInstance, { rpc, metrics, callerOf }: RpcRoutesOptions): void {
+export function addRpcRoutes(fastify: FastifyInstance, { rpc, admission, metrics, callerOf }: RpcRoutesOptions): void {
   const app = fastify.withTypeProvider<ZodTypeProvider>();
   app.post(
     '/v1/rpc/:user/:method',
@@ -59,7 +60,11 @@ export function addRpcRoutes(fastify: FastifyInstance, { rpc, metrics, callerOf 
       const { tenant, id = headers['idempotency-key'] ?? `c-${randomUUID()}`, ...body } = request.body ?? {};
       let outcome: Outcome;
       try {
-        const by = { caller: `key:${caller.fingerprint}`, tenant: tenantOf(caller, tenant), user: params.user };
+        const by = {
+          caller: `key:${caller.fingerprint}`,
+          tenant: await actingTenantOf(caller, tenant, admission),
+          user: params.user,
+        };
         outcome = await rpc.call(readCall({ ...body, id, method: params.method }, by, () => id));
       } catch (error) {
         outcome = failureOf(error);
@@ -101,7 +106,7 @@ export function addRpcRoutes(fastify: FastifyInstance, { rpc, metrics, callerOf 
       },
     },
     async (request) => {
-      const tenant = tenantOf(callerOf(request), request.query.tenant);
+      const tenant = await actingTenantOf(callerOf(request), request.query.tenant, admission);
       return counted(metrics, 'http-rpc-methods', async () => ({
         methods: await rpc.methodsOf(tenant, request.params.user),
       }));

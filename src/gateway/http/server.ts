@@ -30,7 +30,7 @@ import type { Locator } from '../locator.js';
 import type { GatewayMetrics } from '../metrics.js';
 import type { Published, Publisher, PublishRequest } from '../publisher.js';
 import { addAdminRoutes } from './admin-routes.js';
-import { counted, demandScope, failure, failures, name, tenantOf } from './api.js';
+import { actingTenantOf, counted, demandScope, failure, failures, name, tenantOf } from './api.js';
 import { addPresenceRoutes } from './presence-routes.js';
 import { addRpcRoutes } from './rpc-routes.js';
 import { addSessionRoutes } from './session-routes.js';
@@ -76,7 +76,8 @@ export interface HttpServerOptions {
   readonly version: string;
   readonly apiKeys: ApiKeys;
   readonly admission: Admission;
-  readonly devices: DeviceSessions | undefined;
+  readonly devices: DeviceSessions;
+  readonly singleSession: string;
   /** None: there is nothing to administer. */
   readonly database: Database | undefined;
   readonly publisher: Publisher;
@@ -246,8 +247,8 @@ export class PublicHttpServer extends Service {
       },
       async (request) => {
         const { params, query } = request;
-        const tenant = tenantOf(this.#caller(request), query.tenant);
-        const { log, locator, metrics } = this.options;
+        const { log, locator, metrics, admission } = this.options;
+        const tenant = await actingTenantOf(this.#caller(request), query.tenant, admission);
         return counted(metrics, 'http-history', () =>
           readHistory(log, locator, { tenant, room: params.room, from: query.from, limit: query.limit }),
         );

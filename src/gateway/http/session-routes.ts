@@ -1,19 +1,24 @@
 import type { FastifyInstance, FastifyRequest } from 'fastify';
 import type { ZodTypeProvider } from 'fastify-type-provider-zod';
 import { z } from 'zod';
-import type { ApiCaller, DeviceSessions } from '../../admission/index.js';
+import type { Admission, ApiCaller, DeviceSessions } from '../../admission/index.js';
 import { RelayError } from '../../core/errors.js';
 import type { GatewayMetrics } from '../metrics.js';
-import { counted, failures, name, tenantOf } from './api.js';
+import { actingTenantOf, counted, failures, name } from './api.js';
 
 export interface SessionRoutesOptions {
-  readonly devices: DeviceSessions | undefined;
+  readonly admission: Admission;
+  readonly devices: DeviceSessions;
+  readonly singleSession: string;
   readonly metrics: GatewayMetrics;
   readonly callerOf: (request: FastifyRequest) => ApiCaller;
 }
 
 /** Sessions of devices, for back ends that must end one. */
-export function addSessionRoutes(fastify: FastifyInstance, { devices, metrics, callerOf }: SessionRoutesOptions): void {
+export function addSessionRoutes(
+  fastify: FastifyInstance,
+  { devices, singleSession, admission, metrics, callerOf }: SessionRoutesOptions,
+): void {
   fastify.withTypeProvider<ZodTypeProvider>().delete(
     '/v1/sessions/:user/:device',
     {
@@ -29,9 +34,10 @@ export function addSessionRoutes(fastify: FastifyInstance, { devices, metrics, c
       },
     },
     async (request) => {
-      const tenant = tenantOf(callerOf(request), request.query.tenant);
+      const tenant = await actingTenantOf(callerOf(request), request.query.tenant, admission);
       return counted(metrics, 'http-sessions', async () => {
-        if (!devices) throw new RelayError('bad_request', 'HOLDFAST_SINGLE_SESSION is off: devices have no sessions');
+        if (singleSession === 'off')
+          throw new RelayError('bad_request', 'HOLDFAST_SINGLE_SESSION is off: devices have no sessions');
         return { ended: await devices.end({ tenant, ...request.params }) };
       });
     },

@@ -12,6 +12,11 @@ export function addressOf({ socket, headers }: IncomingMessage, proxies: number 
   if (proxies === 0) return socket.remoteAddress;
   const text = headers['x-forwarded-for'];
   const forwarded = (Array.isArray(text) ? text.join(',') : (text ?? '')).split(',').map((part) => part.trim());
-  const address = forwarded.at(-proxies) ?? '';
+  const address = withoutPort(forwarded.at(-proxies) ?? '');
   return isIP(address) ? address : undefined;
+}
+
+/** `192.0.2.1:4711`, `[2001:db8::1]:4711`, as some proxies write it. */
+function withoutPort(text: string): string {
+  return /^\[(.+)\](?::\d+)?$/.exec(text)?.[1] ?? /^([\d.]+):\d+$/.exec(text)?.[1] ?? text;
 }

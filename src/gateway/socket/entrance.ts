@@ -12,8 +12,9 @@ import { closedSignal } from './socket-internals.js';
 export interface EntranceOptions {
   readonly authenticator: Authenticator;
   readonly admission: Admission;
-  /** None: a device may have any number of connections. */
-  readonly devices: DeviceSessions | undefined;
+  readonly devices: DeviceSessions;
+  /** `off`: a device may have any number of connections. */
+  readonly singleSession: string;
   readonly trustProxy: number | undefined;
   readonly processId: string;
 }
@@ -34,6 +35,7 @@ export class Entrance implements Holder {
   #admitted: Admitted;
   #identity: Identity;
   #holdsDevice = false;
+  #hasLeft = false;
 
   private constructor(
     private readonly socket: Socket,
@@ -47,7 +49,8 @@ export class Entrance implements Holder {
 
   /**
    * Flap limit, token, verdict, throttle, settle, in this order: nobody is known as somebody before its token is proved, or costs
-   * an incumbent anything before its verdict.
+   * an incumbent anything before its verdict. The flap limit is of tokens that prove nothing: many share an address, and who
+   * proves himself passes.
    *
    * @throws {RelayError} what is final, or `unavailable`
    * @throws {Refusal} what a client comes back from
@@ -56,16 +59,20 @@ export class Entrance implements Holder {
     const { authenticator, devices, trustProxy } = options;
     const address = addressOf(socket.request, trustProxy);
     const claimed = typeof auth.raw.device === 'string' ? auth.raw.device : undefined;
-    if (devices && address !== undefined) {
-      const waits = await Promise.all([devices.connectWait(address), devices.flapWait(address, claimed)]);
-      const waitMs = Math.max(...waits);
-      if (waitMs > 0) throw Refusal.throttled('flap', waitMs);
-    }
+    const [connectMs, flapMs] =
+      address === undefined
+        ? [0, 0]
+        : await Promise.all([devices.connectWait(address), devices.flapWait(address, claimed)]);
+    if (connectMs > 0) throw Refusal.throttled('flap', connectMs);
+    const identify = () => authenticator.identify(auth.token, closedSignal(socket));
     let identity: Identity;
     try {
-      identity = await slots.run(() => authenticator.identify(auth.token, closedSignal(socket)));
+      // a slot is for what computes; what Postgres is asked has bounds of its own
+      identity = await (authenticator.asksDatabase(auth.token) ? identify() : slots.run(identify));
     } catch (error) {
-      if (error instanceof RelayError && error.code === 'unauthorized') devices?.noteRefusal(address, claimed);
+      if (!(error instanceof RelayError) || error.code !== 'unauthorized') throw error;
+      if (flapMs > 0) throw Refusal.throttled('flap', flapMs);
+      devices.noteRefusal(address, claimed);
       throw error;
     }
     checkClientType(auth);
@@ -88,11 +95,11 @@ export class Entrance implements Holder {
   }
 
   async #pass(): Promise<void> {
-    const { admission, devices } = this.options;
+    const { admission, devices, singleSession } = this.options;
     const { tenant, user, device } = this.#identity;
     const closed = closedSignal(this.socket);
     const isPaired = await admission.check(this.#admitted, closed);
-    if (!devices || device === undefined || closed.aborted) return;
+    if (singleSession === 'off' || device === undefined || closed.aborted) return;
     this.#holdsDevice = true;
     const decision = await devices.decide({ tenant, user, device }, this, { isPaired });
     if (decision.is === 'refused') throw Refusal.throttled(decision.reason, decision.retryAfterMs);
@@ -112,7 +119,9 @@ export class Entrance implements Holder {
       admission.leave(next);
       throw error;
     }
-    admission.leave(this.#admitted);
+    // its connection may have gone meanwhile, and with it what it had here
+    admission.leave(this.#hasLeft ? next : this.#admitted);
+    if (this.#hasLeft) return;
     this.#admitted = next;
     this.#identity = identity;
   }
@@ -125,9 +134,10 @@ export class Entrance implements Holder {
   /** The connection is gone, or never came to be. Idempotent. */
   leave(): void {
     const { admission, devices } = this.options;
+    this.#hasLeft = true;
     admission.leave(this.#admitted);
     const { tenant, user, device } = this.#identity;
-    if (this.#holdsDevice && device !== undefined) devices?.leave({ tenant, user, device }, this);
+    if (this.#holdsDevice && device !== undefined) devices.leave({ tenant, user, device }, this);
     this.#holdsDevice = false;
   }
 

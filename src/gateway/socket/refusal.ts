@@ -10,6 +10,9 @@ const MAX_HOLD_MS = 10_000;
 /** Of a client whose token, or whose status, nobody can verify now. */
 const UNAVAILABLE_MS = 5000;
 
+/** What a client may ask while it is held: a stock one sends what it had kept for its connect. */
+const MAX_ASKED = 500;
+
 export type RefusalReason = 'session_settle' | 'flap' | 'reconnect' | 'unavailable';
 
 /**
@@ -47,7 +50,11 @@ export class Refusal extends Error {
     const closed = closedSignal(socket);
     const outbox = new Outbox(socket);
     outbox.emit(this.event, this.payload);
-    socket.onAny((...args: unknown[]) => answer(args.at(-1)));
+    let asked = 0;
+    socket.onAny((...args: unknown[]) => {
+      if (++asked > MAX_ASKED) outbox.cut();
+      else answer(args.at(-1));
+    });
     if (this.holdMs === undefined) {
       socket.disconnect(true);
       return;

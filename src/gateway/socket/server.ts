@@ -177,6 +177,10 @@ export class SocketServer extends Service {
       metrics.refused.inc({ reason: 'aborted' });
       next(new Error('the connection is gone'));
     } catch (error) {
+      if (conn.readyState !== 'open') {
+        metrics.refused.inc({ reason: 'aborted' });
+        return next(new Error('the connection is gone'));
+      }
       if (error instanceof Refusal) {
         metrics.refused.inc({ reason: error.reason });
         socket.data.refusal = error;

@@ -23,10 +23,16 @@ export function introduce(socket: Socket, pid: string, isRecovered: boolean): vo
   internals.recovered = isRecovered;
 }
 
+/** One for each connection: whoever asks on and on adds no listener. */
+const CLOSED = new WeakMap<object, AbortSignal>();
+
 /** Aborts when the connection is gone. */
-export function closedSignal(socket: Socket): AbortSignal {
+export function closedSignal({ conn }: Socket): AbortSignal {
+  const known = CLOSED.get(conn);
+  if (known) return known;
   const closed = new AbortController();
-  if (socket.conn.readyState === 'open') socket.conn.once('close', () => closed.abort());
+  if (conn.readyState === 'open') conn.once('close', () => closed.abort());
   else closed.abort();
+  CLOSED.set(conn, closed.signal);
   return closed.signal;
 }

@@ -191,20 +191,15 @@ describe.concurrent('before a token is proved', () => {
 });
 
 describe.concurrent('connects of an address', () => {
-  it('are 50 a second on all members together; other addresses, and one that is not known, go on', async () => {
+  it('are 500 in 10 s on all members together; other addresses, and one that is not known, go on', async () => {
     const address = someAddress();
     const waits = await Promise.all(
-      Array.from({ length: 90 }, (_, n) => (members[n % 3] as Member).sessions.connectWait(address)),
+      Array.from({ length: 540 }, (_, n) => (members[n % 3] as Member).sessions.connectWait(address)),
     );
-    expect(waits.filter((ms) => ms === 0)).toHaveLength(50);
-    expect(Math.max(...waits)).toBeLessThanOrEqual(1000);
+    expect(waits.filter((ms) => ms === 0)).toHaveLength(500);
+    expect(Math.max(...waits)).toBeLessThanOrEqual(10_000);
     const [a] = members as [Member];
     expect(await a.sessions.connectWait(someAddress())).toBe(0);
     for (let n = 0; n < 60; n++) expect(await a.sessions.connectWait(undefined)).toBe(0);
-    // what was refused does not count, so that it goes on at its rate
-    await eventually(async () => {
-      const more = await Promise.all(Array.from({ length: 20 }, () => a.sessions.connectWait(address)));
-      return more.some((ms) => ms === 0);
-    });
   });
 });
