@@ -1,12 +1,7 @@
 import { expect, it } from 'vitest';
 import { runDeploys } from '../test/acceptance/deploys.js';
 import { isClean, printLedger } from '../test/harness/ledger.js';
-
-function setting(name: string, initial: number): number {
-  const value = Number(process.env[`HAMMER_${name}`] ?? initial);
-  if (!(value > 0)) throw new Error(`HAMMER_${name}: wants a number above 0`);
-  return value;
-}
+import { setting } from './settings.js';
 
 /** HAMMER_PODS, HAMMER_CLIENTS, HAMMER_HTTP_PER_SECOND, HAMMER_SOCKET_PER_SECOND, HAMMER_CALM_MS, HAMMER_ROUNDS */
 it('deploys, kills, pauses and a Redis restart under load', async () => {

@@ -1,12 +1,7 @@
 import { expect, it } from 'vitest';
 import { RpcRig } from '../test/harness/rpc-rig.js';
 import { chaos } from '../test/rpc/acceptance/chaos.js';
-
-function setting(name: string, initial: number): number {
-  const value = Number(process.env[`HAMMER_${name}`] ?? initial);
-  if (!(value > 0)) throw new Error(`HAMMER_${name}: wants a number above 0`);
-  return value;
-}
+import { setting } from './settings.js';
 
 /** HAMMER_PODS, HAMMER_DAEMONS, HAMMER_CALLERS, HAMMER_CALLS_PER_SECOND, HAMMER_CALM_MS, HAMMER_SECONDS, HAMMER_SEED */
 it('calls under kills, pauses, deploys, cut sockets and cut links', async () => {

@@ -1,70 +1,14 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { sleep } from '../../src/core/sleep.js';
 import { ask } from '../gateway/fixture.js';
-import { type Client, connect, open } from '../harness/client.js';
-import type { Pod } from '../harness/pod.js';
+import { connect, open } from '../harness/client.js';
 import { eventually } from '../harness/poll.js';
 import { startTcpProxy } from '../harness/tcp-proxy.js';
 import { ALL_CAPS, token } from '../harness/token.js';
+import { deviceStorm, dismiss, fateOf, isIn, settled, someDevice } from './devices.js';
 import { AdmissionRig } from './rig.js';
 
 const SETTLE_MS = 1000;
-
-let people = 0;
-
-/** A device of a user of its own, so that tests share pods and nothing else. */
-interface TestDevice {
-  readonly user: string;
-  readonly jwt: string;
-}
-
-async function someDevice(): Promise<TestDevice> {
-  const user = `user-${++people}`;
-  return { user, jwt: await token({ sub: user, device: 'screen', caps: ALL_CAPS }) };
-}
-
-/** `device:throttled`, `holdfast:closing`: what a client heard of its end, in short. */
-function fateOf(client: Client): string | undefined {
-  for (const { event, args } of client.control) {
-    const { reason, code } = args[0] as { reason?: string; code?: string };
-    if (event === 'device:throttled') return reason;
-    if (event === 'holdfast:closing') return code;
-  }
-  return undefined;
-}
-
-/** In, and not about to leave. */
-const isIn = (client: Client): boolean => client.socket.connected && client.positions.length > 0 && !fateOf(client);
-
-/** Knows its fate: in, or told why not. */
-async function settled(client: Client): Promise<Client> {
-  await eventually(() => isIn(client) || fateOf(client) !== undefined, { what: 'a client to know where it is' });
-  return client;
-}
-
-/** Asks a pod again and again whether the user is online. */
-function watchOnline(pod: Pod, user: string) {
-  const seen = { asked: 0, offline: 0 };
-  const over = new AbortController();
-  const watching = (async () => {
-    while (!over.signal.aborted) {
-      const { body } = await ask(pod, 'GET', `/v1/presence/${user}`);
-      seen.asked++;
-      if (!body.devices.some(({ device }: { device?: string }) => device === 'screen')) seen.offline++;
-      await sleep(30, over.signal);
-    }
-  })();
-  const stop = async () => {
-    over.abort();
-    await watching;
-    return seen;
-  };
-  return { stop, [Symbol.asyncDispose]: async () => void (await stop()) };
-}
-
-async function dismiss(clients: readonly Client[]): Promise<void> {
-  await Promise.all(clients.map((client) => client.stop()));
-}
 
 async function startRig(warmup: string): Promise<AdmissionRig> {
   const env = { HOLDFAST_SETTLE_MS: String(SETTLE_MS), HOLDFAST_ADMISSION_WARMUP_MS: warmup };
@@ -84,24 +28,14 @@ describe.each([
   });
 
   test('a storm of one device over three pods leaves one session, online all the time', async () => {
-    const { user, jwt } = await someDevice();
-    const storm = [await settled(await connect(rig.pod(0).url, { token: jwt }))];
-    await using online = watchOnline(rig.pod(2), user);
-    for (let index = 1; index < 8; index++) {
-      storm.push(await settled(open(rig.pod(index % 3).url, { token: jwt, reconnectionDelayMs: 60_000 })));
-      await sleep(SETTLE_MS / 2);
-    }
-    const burst = await Promise.all(
-      Array.from({ length: 30 }, (_, index) =>
-        settled(open(rig.pod(index % 3).url, { token: jwt, reconnectionDelayMs: 60_000 })),
-      ),
-    );
-    const seen = await online.stop();
-    const all = [...storm, ...burst];
-    expect(all.filter(isIn)).toHaveLength(1);
-    expect([seen.asked > 20, seen.offline]).toEqual([true, 0]);
-    expect(new Set(all.filter((client) => !isIn(client)).map(fateOf))).not.toContain(undefined);
-    await dismiss(all);
+    const storm = { calm: 8, everyMs: SETTLE_MS / 2, burst: 30, burstMs: 300 };
+    const { authoritative, asked, offline, fates } = await deviceStorm(rig, storm);
+    expect({ authoritative, offline, nothing: fates.nothing ?? 0 }).toEqual({
+      authoritative: 1,
+      offline: 0,
+      nothing: 0,
+    });
+    expect(asked).toBeGreaterThan(20);
   });
 
   test('who flaps and is not paired meets a limit, while the cluster warms up too', async () => {
