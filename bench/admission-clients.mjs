@@ -17,6 +17,8 @@ const tokenOf = (n) =>
     .setExpirationTime(Math.floor(Date.now() / 1000) + TTL_S)
     .sign(key);
 
+const present = () => clients.filter(({ isClosed }) => !isClosed).length;
+
 answer({
   /** Tokens of so many, from the n-th on: signing them is no part of a connect. */
   async prepare({ from, count }) {
@@ -37,9 +39,12 @@ answer({
     return nowUs() - startedAt;
   },
 
+  /** How many are still there. */
+  present,
+
   /** Everybody who came must still be there: one who was sent away was no connect. */
   leave() {
-    const gone = clients.filter(({ isClosed }) => isClosed).length;
+    const gone = clients.length - present();
     if (gone > 0) throw new Error(`${gone} of ${clients.length} clients were closed by the server`);
     for (const client of clients) client.cut();
     clients = [];

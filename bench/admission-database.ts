@@ -36,6 +36,7 @@ export class AdmissionDatabase implements AsyncDisposable {
       // the harness has no autovacuum, and a planner that knows nothing of the tables plans as nobody's does
       await server.query('analyze', [], url);
       const observer = new Client(server.url);
+      observer.on('error', () => {});
       await observer.connect();
       await observer.query('create extension pg_stat_statements');
       return new AdmissionDatabase(server, url, observer);
@@ -46,8 +47,10 @@ export class AdmissionDatabase implements AsyncDisposable {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    await this.observer.end();
+    // a server that hangs answers no goodbye
+    const ended = this.observer.end();
     await this.server.stop();
+    await ended;
   }
 
   /** That clients of the database have run so far: each is a round trip. */

@@ -17,6 +17,9 @@ export interface ConnectRun {
   readonly postgresUs: number;
   readonly statements: number;
   readonly perSecond: number;
+  /** Commands to Redis that the pod sent, and that scripts ran inside it. */
+  readonly sent: number;
+  readonly inside: number;
 }
 
 const CONCURRENCY = 32;
@@ -40,7 +43,7 @@ export class AdmissionSide implements AsyncDisposable {
     readonly name: DoorName,
     /** In the order of their start. */
     private readonly parts: readonly AsyncDisposable[],
-    private readonly servers: Servers,
+    readonly servers: Servers,
     readonly pod: Worker,
     private readonly clients: Worker,
     private readonly port: number,
@@ -72,11 +75,16 @@ export class AdmissionSide implements AsyncDisposable {
   }
 
   /**
-   * All are in by a decision, not for want of one; or this throws.
+   * All are in by a decision, not for want of one; or this throws. They all leave in the end.
    *
+   * @param watched so many come first, for their commands to be counted: MONITOR costs Redis more than they do
    * @param around the connects alone: a pod with a profiler isn't idle
    */
-  async run(count: number, around = (work: () => Promise<number>) => work()): Promise<ConnectRun> {
+  async run(
+    { count, watched }: { readonly count: number; readonly watched: number },
+    around = (work: () => Promise<number>) => work(),
+  ): Promise<ConnectRun> {
+    const commands = await this.#commands(watched);
     await this.#prepare(count);
     const before = await this.#spent();
     const wallUs = await around(() => this.#connect(count));
@@ -91,11 +99,12 @@ export class AdmissionSide implements AsyncDisposable {
       postgresUs: each('postgresUs'),
       statements: each('statements'),
       perSecond: count / (wallUs / 1e6),
+      ...commands,
     };
   }
 
-  /** Commands to Redis per connect: that the pod sent, and that scripts ran inside; what an idle pod sends is taken off. */
-  async commands(count: number): Promise<{ readonly sent: number; readonly inside: number }> {
+  /** What an idle pod sends is taken off. */
+  async #commands(count: number): Promise<Pick<ConnectRun, 'sent' | 'inside'>> {
     if (!this.servers.redis) return { sent: Number.NaN, inside: Number.NaN };
     await this.#prepare(count);
     const connects = await this.#watched(async () => {
@@ -103,7 +112,6 @@ export class AdmissionSide implements AsyncDisposable {
       await this.#quiet();
     });
     const idle = await this.#watched(() => new Promise((resolve) => setTimeout(resolve, connects.ms)));
-    await this.#leave();
     const each = (what: 'sent' | 'inside') => (connects[what] - (idle[what] * connects.ms) / idle.ms) / count;
     return { sent: each('sent'), inside: each('inside') };
   }

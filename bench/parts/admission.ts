@@ -1,4 +1,4 @@
-import { AdmissionSide } from '../admission-side.js';
+import { AdmissionSide, type ConnectRun } from '../admission-side.js';
 import { type Bench, type Figure, figuresOf, interleave, type Part, type Spec } from '../figures.js';
 import { verdicts } from './verdicts.js';
 
@@ -21,23 +21,21 @@ export const admission: Part = {
 async function connects(bench: Bench): Promise<Figure[]> {
   // a round is short, so that more of them find the same machine more often
   const rounds = 2 * bench.rounds;
-  const count = bench.scaled(CONNECTS);
-  const people = (rounds + 2) * (count + WATCHED);
+  const asked = { count: bench.scaled(CONNECTS), watched: WATCHED };
+  const people = (rounds + 1) * (asked.count + asked.watched);
   const started = await Promise.allSettled(bench.doors.map((name) => AdmissionSide.start(name, people)));
   const sides = started.flatMap((outcome) => (outcome.status === 'fulfilled' ? [outcome.value] : []));
   try {
     const failed = started.find((outcome) => outcome.status === 'rejected');
     if (failed) throw failed.reason;
-    for (const side of sides) await side.run(count);
-    return figuresOf(SPECS, await interleave(sides, rounds, (side) => measure(bench, side, count)));
+    for (const side of sides) await side.run(asked);
+    const taken = await interleave(sides, rounds, (side) =>
+      side.run(asked, (work) => bench.profiled('admission:connects', side.pod, work)),
+    );
+    return figuresOf(SPECS, taken);
   } finally {
     await Promise.all(sides.map((side) => side[Symbol.asyncDispose]()));
   }
-}
-
-async function measure(bench: Bench, side: AdmissionSide, count: number) {
-  const run = await side.run(count, (work) => bench.profiled('admission:connects', side.pod, work));
-  return { ...run, ...(await side.commands(WATCHED)) };
 }
 
 const BESIDE = { peer: 'bare', own: 'devices' } as const;
@@ -50,4 +48,4 @@ const SPECS = {
   sent: { title: 'commands to Redis per connect', unit: 'commands' },
   inside: { title: 'commands inside scripts per connect', unit: 'commands', isDetail: true },
   statements: { title: 'statements to Postgres per connect', unit: 'statements' },
-} satisfies Record<string, Spec>;
+} satisfies Record<keyof ConnectRun, Spec>;
