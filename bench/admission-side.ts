@@ -1,3 +1,4 @@
+import { Redis } from 'ioredis';
 import { eventually } from '../test/harness/poll.js';
 import { type RedisProcess, startRedis } from '../test/harness/redis.js';
 import { TEST_JWT_SECRET } from '../test/harness/token.js';
@@ -84,6 +85,7 @@ export class AdmissionSide implements AsyncDisposable {
     { count, watched }: { readonly count: number; readonly watched: number },
     around = (work: () => Promise<number>) => work(),
   ): Promise<ConnectRun> {
+    await this.#forgotten();
     const commands = await this.#commands(watched);
     await this.#prepare(count);
     const before = await this.#spent();
@@ -167,6 +169,22 @@ export class AdmissionSide implements AsyncDisposable {
       (await this.pod.ask('sockets')) === 0 &&
       (this.name === 'bare' || (await this.#metric('holdfast_presence_users')) === 0);
     await eventually(isEmpty, { withinMs: 60_000, what: `${this.name}: everybody to be gone` });
+    await this.#quiet();
+  }
+
+  /** The pod lets go of what nobody needs any more, channels of rooms that have emptied, seconds later; others have their turn then. */
+  async #forgotten(): Promise<void> {
+    const { redis } = this.servers;
+    if (!redis) return;
+    const look = new Redis(redis.url);
+    try {
+      await eventually(async () => (await look.pubsub('CHANNELS', `*${TENANT}/*`)).length === 0, {
+        withinMs: 60_000,
+        what: `${this.name}: no channel of a room`,
+      });
+    } finally {
+      look.disconnect();
+    }
     await this.#quiet();
   }
 

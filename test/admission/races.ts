@@ -5,8 +5,8 @@ import { eventually } from '../harness/poll.js';
 import { ALL_CAPS, token } from '../harness/token.js';
 import type { AdmissionRig } from './rig.js';
 
-/** What a notice takes, with all that happens on a loaded machine. */
-const NOTICE_MS = 1500;
+/** Far below the interval of the revalidation, and far above what a notice takes. */
+const NOTICE_MS = 4000;
 /** An archive falls between this before and this after the CONNECT packet. */
 const SPREAD_MS = 40;
 

@@ -29,7 +29,7 @@ export class AdmissionRig implements AsyncDisposable {
         startPod({
           redisUrl: redis.url,
           name: `pod-${index}`,
-          env: { DATABASE_URL: throughProxy, HOLDFAST_ADMISSION_REVALIDATE_MS: '2s', ...env },
+          env: { DATABASE_URL: throughProxy, HOLDFAST_ADMISSION_REVALIDATE_MS: '10s', ...env },
         }),
       ),
     );

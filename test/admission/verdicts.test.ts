@@ -5,6 +5,9 @@ import { eventually } from '../harness/poll.js';
 import { ALL_CAPS, token } from '../harness/token.js';
 import { AdmissionRig } from './rig.js';
 
+/** Far below the interval of the revalidation, and far above what a notice takes. */
+const NOTICE_MS = 4000;
+
 let rig: AdmissionRig;
 let tenants = 0;
 
@@ -39,8 +42,7 @@ test('an archive closes open sockets at once on every pod, and a restored tenant
   await using bystander = await connect(rig.pod(0).url, { token: await tokenOf(newTenant()) });
   await rig.archive(tenant);
   for (const client of clients) {
-    // far below the interval of the revalidation
-    await eventually(() => client.disconnects.length > 0, { withinMs: 1500, what: 'the end of its socket' });
+    await eventually(() => client.disconnects.length > 0, { withinMs: NOTICE_MS, what: 'the end of its socket' });
     expect(client.disconnects[0]?.reason).toBe('io server disconnect');
     expect(client.control.at(-1)).toMatchObject({
       event: 'holdfast:closing',
@@ -65,10 +67,10 @@ test('a revoked device, user or token is out at once, and everybody else stays',
     'ann',
     'phone',
   ]);
-  await eventually(() => device.disconnects.length > 0, { withinMs: 1500, what: 'the end of the device' });
+  await eventually(() => device.disconnects.length > 0, { withinMs: NOTICE_MS, what: 'the end of the device' });
   expect(device.control.at(-1)).toMatchObject({ args: [{ code: 'unauthorized', reason: 'the device is revoked' }] });
   await rig.sql("insert into revocations (tenant, kind, id) values ($1, 'user', $2)", [tenant, 'bob']);
-  await eventually(() => user.disconnects.length > 0, { withinMs: 1500, what: 'the end of the user' });
+  await eventually(() => user.disconnects.length > 0, { withinMs: NOTICE_MS, what: 'the end of the user' });
   expect(other.disconnects).toEqual([]);
   await using again = open(url, { token: await tokenOf(tenant, 'ann', 'phone') });
   await eventually(() => again.connectErrors.length > 0, { what: 'a refusal' });
@@ -82,7 +84,7 @@ test('a publish passes on a confirmed verdict, and not once its tenant is archiv
   const publish = () => ask(rig.pod(1), 'POST', '/v1/publish', { body: { tenant, room: 'news', event: 'e' } });
   expect((await publish()).status).toBe(200);
   await rig.archive(tenant);
-  await eventually(async () => (await publish()).status === 403, { withinMs: 1500, what: 'the fence to close' });
+  await eventually(async () => (await publish()).status === 403, { withinMs: NOTICE_MS, what: 'the fence to close' });
   expect((await publish()).body).toMatchObject({ code: 'tenant_inactive', retryable: false });
 });
 
@@ -92,7 +94,7 @@ test('what was revoked of a device stays dead when the device is made anew', asy
   await using thief = await connect(rig.pod(0).url, { token: stolen });
   const devices = `/v1/tenants/${tenant}/devices`;
   expect((await ask(rig.pod(0), 'POST', `${devices}/ann/phone/revoke`)).status).toBe(200);
-  await eventually(() => thief.disconnects.length > 0, { withinMs: 1500, what: 'the end of the thief' });
+  await eventually(() => thief.disconnects.length > 0, { withinMs: NOTICE_MS, what: 'the end of the thief' });
   const made = await ask(rig.pod(0), 'POST', devices, { body: { user: 'ann', device: 'phone' } });
   expect(made.status).toBe(200);
   await using again = open(rig.pod(1).url, { token: stolen });
@@ -143,7 +145,7 @@ test('a key may do nothing more in the name of an archived tenant', async () => 
   for (const path of paths) expect(await ask(rig.pod(1), 'GET', path, { key })).toMatchObject({ status: 200 });
   await rig.archive(tenant);
   const isRefused = async (): Promise<boolean> => (await ask(rig.pod(1), 'GET', '/v1/rpc/ann', { key })).status === 403;
-  await eventually(isRefused, { withinMs: 1500, what: 'the first refusal' });
+  await eventually(isRefused, { withinMs: NOTICE_MS, what: 'the first refusal' });
   for (const path of paths)
     expect(await ask(rig.pod(1), 'GET', path, { key })).toMatchObject({
       status: 403,
