@@ -84,7 +84,9 @@ export class Lookup<Found> {
    */
   async ask(key: LookupKey, signal?: AbortSignal): Promise<Answer<Found>> {
     const now = performance.now();
-    const isResting = now < this.#restUntil || (this.#failures > 0 && this.#underWay.size > 0);
+    // one asks for all whether the server is back
+    const isTried = this.#failures > 0 && this.#underWay.size + this.#queue.size > 0;
+    const isResting = now < this.#restUntil || isTried;
     if (isResting || signal?.aborted) return this.#unknown();
     const id = JSON.stringify(key);
     let question = this.#queue.get(id);
