@@ -10,68 +10,18 @@ import { AdmissionRig } from './rig.js';
 
 const SETTLE_MS = 1000;
 
-async function startRig(warmup: string): Promise<AdmissionRig> {
-  const env = { HOLDFAST_SETTLE_MS: String(SETTLE_MS), HOLDFAST_ADMISSION_WARMUP_MS: warmup };
+async function startRig(): Promise<AdmissionRig> {
+  const env = { HOLDFAST_SETTLE_MS: String(SETTLE_MS), HOLDFAST_ADMISSION_WARMUP_MS: '0' };
   return AdmissionRig.start({ pods: 3, env });
 }
-
-describe.each([
-  { state: 'while the cluster warms up', warmup: '30s' },
-  { state: 'when the cluster is warm', warmup: '0' },
-])('$state', ({ warmup }) => {
-  let rig: AdmissionRig;
-  beforeAll(async () => {
-    rig = await startRig(warmup);
-  });
-  afterAll(async () => {
-    await rig?.[Symbol.asyncDispose]();
-  });
-
-  test('a storm of one device over three pods leaves one session, online all the time', async () => {
-    const storm = { calm: 8, everyMs: SETTLE_MS / 2, burst: 30, burstMs: 300 };
-    const { authoritative, asked, offline, fates } = await deviceStorm(rig, storm);
-    expect({ authoritative, offline, nothing: fates.nothing ?? 0 }).toEqual({
-      authoritative: 1,
-      offline: 0,
-      nothing: 0,
-    });
-    expect(asked).toBeGreaterThan(20);
-  });
-
-  test('who flaps and is not paired meets a limit, while the cluster warms up too', async () => {
-    const { jwt } = await someDevice();
-    const fates: (string | undefined)[] = [];
-    for (let index = 0; index < 25 && fates.at(-1) === undefined; index++) {
-      await using client = await settled(open(rig.pod(index % 3).url, { token: jwt, reconnectionDelayMs: 60_000 }));
-      fates.push(fateOf(client));
-    }
-    expect(fates.at(-1)).toMatch(/^(flap|reconnect)$/);
-    expect(fates.length).toBeGreaterThan(5);
-  });
-});
 
 describe('one connection per device', () => {
   let rig: AdmissionRig;
   beforeAll(async () => {
-    rig = await startRig('0');
+    rig = await startRig();
   });
   afterAll(async () => {
     await rig?.[Symbol.asyncDispose]();
-  });
-
-  test('a holder whose pod was killed is replaced at once', async () => {
-    const { jwt } = await someDevice();
-    await using holder = await settled(await connect(rig.pod(2).url, { token: jwt, reconnectionDelayMs: 60_000 }));
-    const proofs = async (outcome: string): Promise<number> =>
-      (await rig.pod(0).metrics()).get(`holdfast_session_proofs_total{outcome="${outcome}"}`) ?? 0;
-    const [gone, silent] = [await proofs('gone'), await proofs('silent')];
-    await rig.pod(2).sigkill();
-    await using next = await settled(await connect(rig.pod(0).url, { token: jwt }));
-    expect([isIn(next), isIn(holder)]).toEqual([true, false]);
-    // nobody waited for a sign of life
-    expect([await proofs('gone'), await proofs('silent')]).toEqual([gone + 1, silent]);
-    await rig.pod(2).start();
-    await rig.pod(2).ready();
   });
 
   test('a holder whose link is dead is replaced within the second that its proof of life takes', async () => {
@@ -142,5 +92,42 @@ describe('one connection per device', () => {
     await holder.stop();
     await using back = await settled(open(rig.pod(1).url, { token: jwt }));
     expect(isIn(back)).toBe(true);
+  });
+
+  test('a storm of one device over three pods leaves one session, online all the time', async () => {
+    const storm = { calm: 8, everyMs: SETTLE_MS / 2, burst: 30, burstMs: 300 };
+    const { authoritative, asked, offline, fates } = await deviceStorm(rig, storm);
+    expect({ authoritative, offline, nothing: fates.nothing ?? 0 }).toEqual({
+      authoritative: 1,
+      offline: 0,
+      nothing: 0,
+    });
+    expect(asked).toBeGreaterThan(20);
+  });
+
+  test('who flaps and is not paired meets a limit, while the cluster warms up too', async () => {
+    const { jwt } = await someDevice();
+    const fates: (string | undefined)[] = [];
+    for (let index = 0; index < 25 && fates.at(-1) === undefined; index++) {
+      await using client = await settled(open(rig.pod(index % 3).url, { token: jwt, reconnectionDelayMs: 60_000 }));
+      fates.push(fateOf(client));
+    }
+    expect(fates.at(-1)).toMatch(/^(flap|reconnect)$/);
+    expect(fates.length).toBeGreaterThan(5);
+  });
+
+  test('a holder whose pod was killed is replaced at once', async () => {
+    const { jwt } = await someDevice();
+    await using holder = await settled(await connect(rig.pod(2).url, { token: jwt, reconnectionDelayMs: 60_000 }));
+    const proofs = async (outcome: string): Promise<number> =>
+      (await rig.pod(0).metrics()).get(`holdfast_session_proofs_total{outcome="${outcome}"}`) ?? 0;
+    const [gone, silent] = [await proofs('gone'), await proofs('silent')];
+    await rig.pod(2).sigkill();
+    await using next = await settled(await connect(rig.pod(0).url, { token: jwt }));
+    expect([isIn(next), isIn(holder)]).toEqual([true, false]);
+    // nobody waited for a sign of life
+    expect([await proofs('gone'), await proofs('silent')]).toEqual([gone + 1, silent]);
+    await rig.pod(2).start();
+    await rig.pod(2).ready();
   });
 });

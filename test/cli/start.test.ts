@@ -7,6 +7,7 @@ import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import { expect, it, type TestContext } from 'vitest';
 import { freePort } from '../harness/free-port.js';
+import { copyTo } from '../harness/pglite.js';
 import { eventually } from '../harness/poll.js';
 import { cleanEnv, run } from './run.js';
 
@@ -144,6 +145,9 @@ it.concurrent('a folder that cannot be written is a line', async ({ onTestFinish
 
 it.concurrent('a relay whose greeting nobody reads to the end serves on', async ({ onTestFinished: finished }) => {
   const env = await home(finished);
+  await mkdir(env.HOLDFAST_DATA_DIR, { recursive: true });
+  // a first start takes long, and the test above has one
+  await copyTo(env.HOLDFAST_DATA_DIR);
   const relay = launch(finished, 'sh', ['-c', 'exec node dist/cli/main.js serve'], env);
   relay.process.stdout!.destroy();
   const ready = async (): Promise<void> =>

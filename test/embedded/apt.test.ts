@@ -19,13 +19,6 @@ describe('a private apt copy', () => {
     expect(await readdir(dir)).toEqual(['redis-apt']);
   });
 
-  it('is there for both of two that fetch it at once', { timeout: 120_000 }, async () => {
-    const dir = join(await temporaryFolder(), 'tree');
-    const [one, other] = await Promise.all([fetchFromApt(['redis-tools'], dir), fetchFromApt(['redis-tools'], dir)]);
-    expect(one).toEqual(other);
-    expect(await readdir(join(dir, 'usr/bin'))).toContain('redis-cli');
-  });
-
   it('is used as it is when it exists', async () => {
     const dir = await temporaryFolder();
     expect((await fetchFromApt(['no-such-package'], dir)).root).toBe(dir);

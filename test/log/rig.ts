@@ -241,3 +241,17 @@ function outOfOrder({ handled }: TestPod): readonly string[] {
     })
     .map(({ id, offset }) => `${id} at ${offset}`);
 }
+
+export async function outcomeOf(
+  append: Promise<unknown>,
+): Promise<{ code: string; mayHaveHappened: boolean; ms: number }> {
+  const startedAt = performance.now();
+  const error = await append.then(
+    () => undefined,
+    (thrown: unknown) => thrown,
+  );
+  const ms = performance.now() - startedAt;
+  if (error === undefined) return { code: 'ok', mayHaveHappened: false, ms };
+  if (!(error instanceof RelayError)) throw error;
+  return { code: error.code, mayHaveHappened: error.mayHaveHappened, ms };
+}
