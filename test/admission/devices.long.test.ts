@@ -2,6 +2,7 @@ import { expect, it } from 'vitest';
 import { sleep } from '../../src/core/sleep.js';
 import { open } from '../harness/client.js';
 import { recordEvidence } from '../harness/evidence.js';
+import { comeAndGo } from './comings.js';
 import { deviceStorm, dismiss, isIn, type StormFigures, someDevice } from './devices.js';
 import { AdmissionRig } from './rig.js';
 
@@ -19,6 +20,13 @@ it('8 sockets in 9 s and 30 in 3 s over three pods leave one session, online thr
     expect({ authoritative, offline }).toEqual({ authoritative: 1, offline: 0 });
     expect(loopDelayP99).toBeLessThan(50);
   }
+});
+
+it('500 refused, 200 reset, 100 taken over and 100 that leave: afterwards all gauges are 0, and the counters add up', async () => {
+  await using rig = await AdmissionRig.start({ pods: 3, env: { HOLDFAST_SETTLE_MS: '500' } });
+  const comings = { refused: 500, resets: 200, takeovers: 100, clean: 100 };
+  await comeAndGo(rig, comings);
+  await recordEvidence('admission-comings', comings);
 });
 
 it('two clients that fight for one device take it from each other at most twice in a minute', async () => {

@@ -5,6 +5,7 @@ import { connect, open } from '../harness/client.js';
 import { eventually } from '../harness/poll.js';
 import { startTcpProxy } from '../harness/tcp-proxy.js';
 import { ALL_CAPS, token } from '../harness/token.js';
+import { comeAndGo } from './comings.js';
 import { deviceStorm, dismiss, fateOf, isIn, settled, someDevice } from './devices.js';
 import { AdmissionRig } from './rig.js';
 
@@ -115,6 +116,9 @@ describe('one connection per device', () => {
     expect(fates.at(-1)).toMatch(/^(flap|reconnect)$/);
     expect(fates.length).toBeGreaterThan(5);
   });
+
+  test('whoever is refused, reset, taken over or leaves on purpose: afterwards all gauges are 0', () =>
+    comeAndGo(rig, { refused: 50, resets: 20, takeovers: 10, clean: 10 }));
 
   test('a holder whose pod was killed is replaced at once', async () => {
     const { jwt } = await someDevice();

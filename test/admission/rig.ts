@@ -17,6 +17,7 @@ export class AdmissionRig implements AsyncDisposable {
     /** Of the database, past the proxy. */
     readonly databaseUrl: string,
     readonly pods: readonly Pod[],
+    readonly settleMs: number,
   ) {}
 
   static async start({ pods: count = 2, env = {} }: RigOptions = {}): Promise<AdmissionRig> {
@@ -33,7 +34,7 @@ export class AdmissionRig implements AsyncDisposable {
         }),
       ),
     );
-    return new AdmissionRig(redis, postgres, proxy, databaseUrl, pods);
+    return new AdmissionRig(redis, postgres, proxy, databaseUrl, pods, Number(env.HOLDFAST_SETTLE_MS ?? 2500));
   }
 
   pod(index: number): Pod {
