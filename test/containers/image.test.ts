@@ -30,6 +30,7 @@ test('neither sources nor development dependencies are in the image', async () =
   expect((await relay.exec('ls', '-A', '/app')).split('\n')).toEqual([
     'LICENSE',
     'dist',
+    'migrations',
     'node_modules',
     'package.json',
   ]);
