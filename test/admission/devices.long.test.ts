@@ -1,9 +1,7 @@
 import { expect, it } from 'vitest';
-import { sleep } from '../../src/core/sleep.js';
-import { open } from '../harness/client.js';
 import { recordEvidence } from '../harness/evidence.js';
 import { comeAndGo } from './comings.js';
-import { deviceStorm, dismiss, isIn, type StormFigures, someDevice } from './devices.js';
+import { deviceFight, deviceStorm, type StormFigures } from './devices.js';
 import { AdmissionRig } from './rig.js';
 
 it('8 sockets in 9 s and 30 in 3 s over three pods leave one session, online throughout, in and out of the warm-up', async () => {
@@ -29,22 +27,10 @@ it('500 refused, 200 reset, 100 taken over and 100 that leave: afterwards all ga
   await recordEvidence('admission-comings', comings);
 });
 
-it('two clients that fight for one device take it from each other at most twice in a minute', async () => {
+it('two clients that fight for one device take it from each other at most twice in a minute, and it is online', async () => {
   await using rig = await AdmissionRig.start({ pods: 2 });
-  const { jwt } = await someDevice();
-  let takeovers = 0;
-  const fighters = rig.pods.map(({ url }) => open(url, { token: jwt }));
-  for (const { socket } of fighters) {
-    socket.on('holdfast:closing', ({ code }) => {
-      if (code === 'session_replaced') takeovers++;
-    });
-    socket.on('disconnect', () => setTimeout(() => socket.connected || socket.connect(), 500));
-  }
-  await sleep(60_000);
-  const inside = fighters.filter(isIn).length;
-  await recordEvidence('device-fight', { seconds: 60, takeovers, inside });
-  expect(takeovers).toBeLessThanOrEqual(2);
-  expect(inside).toBeLessThanOrEqual(1);
-  for (const { socket } of fighters) socket.removeAllListeners('disconnect');
-  await dismiss(fighters);
+  const fight = await deviceFight(rig, 60_000, 500);
+  await recordEvidence('device-fight', fight);
+  expect(fight.takeovers).toBeLessThanOrEqual(2);
+  expect(fight).toMatchObject({ offline: 0, sockets: 1 });
 });

@@ -6,7 +6,7 @@ import { eventually } from '../harness/poll.js';
 import { startTcpProxy } from '../harness/tcp-proxy.js';
 import { ALL_CAPS, token } from '../harness/token.js';
 import { comeAndGo } from './comings.js';
-import { deviceStorm, dismiss, fateOf, isIn, settled, someDevice } from './devices.js';
+import { deviceFight, deviceStorm, fateOf, isIn, settled, someDevice } from './devices.js';
 import { AdmissionRig } from './rig.js';
 
 const SETTLE_MS = 1000;
@@ -60,21 +60,9 @@ describe('one connection per device', () => {
   });
 
   test('two clients that fight for one device take it from each other twice, and then it stays', async () => {
-    const { jwt } = await someDevice();
-    let takeovers = 0;
-    const fighters = rig.pods.slice(0, 2).map(({ url }) => open(url, { token: jwt }));
-    for (const { socket } of fighters)
-      socket.on('holdfast:closing', ({ code }) => {
-        if (code === 'session_replaced') takeovers++;
-      });
-    // whoever is sent away comes again, as its code may do
-    for (const { socket } of fighters)
-      socket.on('disconnect', () => setTimeout(() => socket.connected || socket.connect(), SETTLE_MS + 50));
-    await sleep(8 * SETTLE_MS);
+    const { takeovers, offline, sockets } = await deviceFight(rig, 8 * SETTLE_MS, SETTLE_MS + 50);
     expect(takeovers).toBeLessThanOrEqual(2);
-    expect(fighters.filter(isIn).length).toBeLessThanOrEqual(1);
-    for (const { socket } of fighters) socket.removeAllListeners('disconnect');
-    await dismiss(fighters);
+    expect({ offline, sockets }).toEqual({ offline: 0, sockets: 1 });
   });
 
   test('who only says that he is somebody else’s device neither evicts it nor locks it out', async () => {

@@ -63,6 +63,36 @@ export async function dismiss(clients: readonly Client[]): Promise<void> {
   await Promise.all(clients.map((client) => client.stop()));
 }
 
+export interface FightFigures {
+  readonly seconds: number;
+  readonly takeovers: number;
+  readonly asked: number;
+  readonly offline: number;
+  /** Connections that the device has at the end. */
+  readonly sockets: number;
+}
+
+/** Two clients of one device, on two pods, each of which comes again whenever it is sent away. */
+export async function deviceFight(rig: AdmissionRig, forMs: number, againMs: number): Promise<FightFigures> {
+  const { user, jwt } = await someDevice();
+  let takeovers = 0;
+  const fighters = rig.pods.slice(0, 2).map(({ url }) => open(url, { token: jwt }));
+  for (const { socket } of fighters) {
+    socket.on('holdfast:closing', ({ code }) => {
+      if (code === 'session_replaced') takeovers++;
+    });
+    socket.on('disconnect', () => setTimeout(() => socket.connected || socket.connect(), againMs));
+  }
+  await eventually(() => fighters.some(isIn), { what: 'one of them to be in' });
+  await using online = watchOnline(rig.pods[0] as Pod, user);
+  await sleep(forMs);
+  const { asked, offline } = await online.stop();
+  const { body } = await ask(rig.pods[1] as Pod, 'GET', `/v1/presence/${user}`);
+  for (const { socket } of fighters) socket.removeAllListeners('disconnect');
+  await dismiss(fighters);
+  return { seconds: forMs / 1000, takeovers, asked, offline, sockets: body.devices[0]?.sockets ?? 0 };
+}
+
 export interface StormOptions {
   /** Sockets that come one after another, and the time between two. */
   readonly calm: number;
