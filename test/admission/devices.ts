@@ -59,7 +59,7 @@ function watchOnline(pod: Pod, user: string) {
   return { stop, [Symbol.asyncDispose]: async () => void (await stop()) };
 }
 
-export async function dismiss(clients: readonly Client[]): Promise<void> {
+async function dismiss(clients: readonly Client[]): Promise<void> {
   await Promise.all(clients.map((client) => client.stop()));
 }
 
