@@ -1,4 +1,5 @@
 import { expect } from 'vitest';
+import { sleep } from '../../src/core/sleep.js';
 import { RawClient } from '../gateway/raw-client.js';
 import type { Pod } from '../harness/pod.js';
 import { eventually } from '../harness/poll.js';
@@ -61,7 +62,7 @@ export async function comeAndGo(rig: AdmissionRig, { refused, resets, takeovers,
       const auth = { token: await jwt(`taken-${index}`, 'screen') };
       const first = new RawClient(podOf(index).port);
       await first.open(auth);
-      await new Promise((resolve) => setTimeout(resolve, rig.settleMs + 50));
+      await sleep(rig.settleMs + 50);
       await using second = new RawClient(podOf(index + 1).port);
       await second.open(auth);
       await first.closed();

@@ -1,5 +1,5 @@
+import { Client as PgClient } from 'pg';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { sleep } from '../../src/core/sleep.js';
 import { connect, open } from '../harness/client.js';
 import { eventually } from '../harness/poll.js';
 import { ALL_CAPS, token } from '../harness/token.js';
@@ -35,16 +35,22 @@ test('who gives up while Postgres hangs costs it nothing more, and counts as no 
   const aborted = async (): Promise<number> =>
     (await rig.pod(0).metrics()).get('holdfast_connections_refused_total{reason="aborted"}') ?? 0;
   const [before, abortedBefore] = [await checks(), await aborted()];
-  rig.proxy.blackhole(true);
+  const holder = new PgClient(rig.databaseUrl);
+  await holder.connect();
   try {
+    await holder.query('begin; lock table tenants in access exclusive mode');
     const client = open(rig.pod(0).url, { token: await token({ sub: 'impatient', caps: ALL_CAPS }) });
-    await eventually(() => client.socket.io.engine?.readyState === 'open', { what: 'its transport' });
-    await sleep(50);
+    const areWaiting = async (): Promise<boolean> => {
+      const waiting = "datname = current_database() and wait_event_type = 'Lock'";
+      return (await rig.sql(`select from pg_stat_activity where ${waiting}`)).length > 0;
+    };
+    await eventually(areWaiting, { what: 'its look-up to be under way' });
     await client.stop();
     await eventually(async () => (await aborted()) > abortedBefore, { what: 'the handshake to be given up' });
     expect(await checks()).toBe(before);
+    await eventually(async () => !(await areWaiting()), { what: 'its look-up to end' });
   } finally {
-    rig.proxy.blackhole(false);
+    await holder.end();
   }
 });
 
