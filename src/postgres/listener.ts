@@ -10,6 +10,7 @@ export class Listener implements Listening {
   readonly #client: Client;
   readonly #onLost: () => void;
   #proof: Promise<void> | undefined;
+  #isOpen = false;
   #isOver = false;
 
   private constructor(client: Client, onLost: () => void) {
@@ -17,6 +18,7 @@ export class Listener implements Listening {
     this.#onLost = onLost;
   }
 
+  /** Rejects when the connection is lost before it listens; `onLost` is for later. */
   static async open(
     options: ServerOptions,
     channel: string,
@@ -34,6 +36,9 @@ export class Listener implements Listening {
     try {
       await client.connect();
       await client.query(`listen ${client.escapeIdentifier(channel)}`);
+      // the answer, and the end of the connection right behind it
+      if (listener.#isOver) throw new Error('the connection was lost as it began to listen');
+      listener.#isOpen = true;
       return listener;
     } catch (error) {
       listener.#isOver = true;
@@ -73,6 +78,6 @@ export class Listener implements Listening {
     if (this.#isOver) return;
     this.#isOver = true;
     destroyClient(this.#client);
-    this.#onLost();
+    if (this.#isOpen) this.#onLost();
   }
 }

@@ -1,6 +1,8 @@
+import { connect, createServer } from 'node:net';
 import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest';
 import { sqlState } from '../../src/postgres/database.js';
 import { Postgres } from '../../src/postgres/pool.js';
+import { freePort } from '../harness/free-port.js';
 import { eventually } from '../harness/poll.js';
 import { type PostgresProcess, startPostgres } from '../harness/postgres.js';
 import { startTcpProxy, type TcpProxy } from '../harness/tcp-proxy.js';
@@ -217,6 +219,33 @@ describe('a statement that takes long', () => {
     expect(error).toBeInstanceOf(Error);
     expect(tookMs).toBeLessThan(BOUND_MS);
   });
+});
+
+it('a connection that is lost while it begins to listen is an error of who asked, and of nobody else', async () => {
+  // between the question and its answer: a network that resets just there
+  const relay = createServer((client) => {
+    const upstream = connect(server.port, '127.0.0.1');
+    upstream.on('error', () => {});
+    client.on('error', () => upstream.destroy());
+    upstream.pipe(client);
+    client.on('data', (chunk) => (chunk.includes('listen "') ? client.resetAndDestroy() : upstream.write(chunk)));
+    client.on('close', () => upstream.destroy());
+  });
+  const port = await freePort();
+  await new Promise<void>((resolve) => relay.listen(port, '127.0.0.1', resolve));
+  onTestFinished(() => void relay.close());
+  const database = new Postgres({ url: server.urlOf('postgres', port), size: 1 });
+  onTestFinished(() => database.close());
+  let lost = 0;
+  const listening = database.listen(
+    'of_tests',
+    () => {},
+    () => lost++,
+  );
+  await expect(listening).rejects.toThrow();
+  // what nobody catches ends a pod, and fails this run
+  await new Promise(setImmediate);
+  expect(lost).toBe(0);
 });
 
 it('no error holds the password', async () => {
