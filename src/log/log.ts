@@ -286,6 +286,7 @@ export class EventLog extends Service {
 
   async #agreeOnPartitions(wanted: number | undefined): Promise<number> {
     const key = this.options.keys.partitionCount(this.options.topic);
+    await this.#commands.redis.sadd(this.options.keys.topics, this.options.topic);
     const existing = await this.#commands.redis.set(key, wanted ?? 1, 'NX', 'GET');
     const count = existing === null ? (wanted ?? 1) : Number(existing);
     if (!Number.isInteger(count) || count < 1 || count > MAX_PARTITIONS)

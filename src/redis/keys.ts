@@ -16,6 +16,28 @@ export interface PartitionKeys {
   readonly offsets: string;
 }
 
+/** Of a back-end group in one partition: in the partition's slot. */
+export interface GroupKeys {
+  /** Hash: id up to which all is done and its epoch; who has the partition (ordered groups); dead letters dropped. */
+  readonly state: string;
+  /** Hash: entry id → why its deliveries failed, JSON. */
+  readonly failures: string;
+  /** Stream of dead letters. */
+  readonly dead: string;
+  /** Stream of dead letters that come back, which the group reads beside the log. */
+  readonly redriven: string;
+}
+
+/** Who reads for a back-end group, over all partitions: in a slot of their own. */
+export interface GroupMemberKeys {
+  /** Sorted set: member id → end of its lease, Redis ms. */
+  readonly members: string;
+  /** Hash: member id → what it says of itself, JSON. */
+  readonly details: string;
+  /** Taken for a short time by an administrator: nobody joins. */
+  readonly lock: string;
+}
+
 /** Of one device: one hash tag, so that a script decides over all of them. */
 export interface SessionKeys {
   /** Hash: id of the connection that holds it, since when, and the last takeovers. */
@@ -39,6 +61,27 @@ export class Keys {
       ids: [`${base}i0`, `${base}i1`, `${base}i2`],
       offsets: `${base}o`,
     };
+  }
+
+  group(topic: string, partition: number, group: string): GroupKeys {
+    const base = `${this.prefix}{${scoped(topic)}.${partition}}:`;
+    const name = scoped(group);
+    return {
+      state: `${base}c:${name}`,
+      failures: `${base}f:${name}`,
+      dead: `${base}d:${name}`,
+      redriven: `${base}r:${name}`,
+    };
+  }
+
+  groupMembers(topic: string, group: string): GroupMemberKeys {
+    const base = `${this.prefix}group:{${scoped(topic, group)}}`;
+    return { members: `${base}:members`, details: `${base}:details`, lock: `${base}:lock` };
+  }
+
+  /** Set: topics that have been used. */
+  get topics(): string {
+    return `${this.prefix}topics`;
   }
 
   /** Number of partitions of a topic: a string. */
