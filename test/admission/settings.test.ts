@@ -103,6 +103,9 @@ test('connects of one address have a limit when the proxy is trusted, and of oth
     10, 4,
   ]);
   expect(await come('192.0.2.8')).toBe('in');
+  const one = await Promise.all(Array.from({ length: 14 }, (_, index) => come(`2001:db8:0:7::${index}`)));
+  expect(one.filter((fate) => fate === 'in').length).toBe(10);
+  expect(await come('2001:db8:0:8::1')).toBe('in');
 });
 
 test('forged tokens are limited under their address and the device they name; a good one passes all the same', async () => {
@@ -120,11 +123,10 @@ test('forged tokens are limited under their address and the device they name; a 
 });
 
 describe('the address of a client', () => {
-  const request = (peer: string, forwarded?: string) =>
-    ({
-      socket: { remoteAddress: peer },
-      headers: forwarded === undefined ? {} : { 'x-forwarded-for': forwarded },
-    }) as unknown as Parameters<typeof addressOf>[0];
+  const origin = (address: string, forwarded?: string) => ({
+    address,
+    headers: forwarded === undefined ? {} : { 'x-forwarded-for': forwarded },
+  });
 
   test.each([
     ['is not known without a word on proxies', undefined, '192.0.2.1', '198.51.100.1', undefined],
@@ -138,11 +140,30 @@ describe('the address of a client', () => {
     ],
     ['is what the outer of two proxies added', 2, '10.0.0.1', '6.6.6.6, 198.51.100.1, 10.0.0.2', '198.51.100.1'],
     ['has no port', 1, '10.0.0.1', '198.51.100.1:4711', '198.51.100.1'],
-    ['has no brackets', 1, '10.0.0.1', '[2001:db8::1]:4711', '2001:db8::1'],
+    ['has no brackets', 1, '10.0.0.1', '[2001:db8:0:7::1]:4711', '2001:db8:0:7::/64'],
     ['is not known when the header holds fewer', 2, '10.0.0.1', '198.51.100.1', undefined],
     ['is not known when the header is missing', 1, '10.0.0.1', undefined, undefined],
     ['is not known when it is none', 1, '10.0.0.1', 'unknown', undefined],
-  ] as const)('%s', (_name, proxies, peer, forwarded, expected) => {
-    expect(addressOf(request(peer, forwarded), proxies)).toBe(expected);
+    ['is not known when the peer is already gone', 0, '', undefined, undefined],
+  ] as const)('%s', (_name, proxies, address, forwarded, expected) => {
+    expect(addressOf(origin(address, forwarded), proxies)).toBe(expected);
+  });
+
+  test.each([
+    ['2001:db8:1:2:3:4:5:6', '2001:db8:1:2::/64'],
+    ['2001:0DB8:0001:0002:ffff:ffff:ffff:ffff', '2001:db8:1:2::/64'],
+    ['2001:db8:1:3::', '2001:db8:1:3::/64'],
+    ['2001:db8::1', '2001:db8:0:0::/64'],
+    ['fe80::1%eth0', 'fe80:0:0:0::/64'],
+    ['::1', '0:0:0:0::/64'],
+    ['::', '0:0:0:0::/64'],
+    ['1::8', '1:0:0:0::/64'],
+    ['::ffff:192.0.2.1', '192.0.2.1'],
+    ['::ffff:c000:201', '192.0.2.1'],
+    ['0:0:0:0:0:FFFF:192.0.2.1', '192.0.2.1'],
+    ['::ffff:0:1', '0.0.0.1'],
+  ])('counts as its /64, and one of IPv4 as that: %s', (address, expected) => {
+    expect(addressOf(origin(address), 0)).toBe(expected);
+    expect(addressOf(origin('10.0.0.1', `[${address}]:4711`), 1)).toBe(expected);
   });
 });

@@ -57,7 +57,7 @@ export class Entrance implements Holder {
    */
   static async open(socket: Socket, auth: ClientAuth, slots: Slots, options: EntranceOptions): Promise<Entrance> {
     const { authenticator, devices, trustProxy } = options;
-    const address = addressOf(socket.request, trustProxy);
+    const address = addressOf(socket.handshake, trustProxy);
     const claimed = typeof auth.raw.device === 'string' ? auth.raw.device : undefined;
     const [connectMs, flapMs] =
       address === undefined
