@@ -387,8 +387,8 @@ export function loadConfig(env: Env = process.env, flags: Env = {}): LoadedConfi
 }
 
 /** For commands beside a running relay: they verify no tokens, so they need no key for it. */
-export function loadToolConfig(redisUrl?: string, env: Env = process.env): RelayConfig {
-  return read(env, { REDIS_URL: redisUrl }).config;
+export function loadToolConfig(flags: Env = {}, env: Env = process.env): RelayConfig {
+  return read(env, flags).config;
 }
 
 function read(env: Env, flags: Env): LoadedConfig {

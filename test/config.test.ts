@@ -46,7 +46,7 @@ describe('settings', () => {
   it('read secrets from files too, without the line feed at the end', () => {
     const HOLDFAST_JWT_SECRET_FILE = fileWith(`${SECRET}\n`);
     expect(loadConfig({ HOLDFAST_JWT_SECRET_FILE }).config.jwtSecret).toBe(SECRET);
-    expect(loadToolConfig(undefined, { REDIS_URL_FILE: fileWith('redis://r:1\n') }).redisUrl).toBe('redis://r:1');
+    expect(loadToolConfig({}, { REDIS_URL_FILE: fileWith('redis://r:1\n') }).redisUrl).toBe('redis://r:1');
     expect(complaint(() => loadConfig({ HOLDFAST_JWT_SECRET_FILE: '/does/not/exist' }))).toBe(
       'HOLDFAST_JWT_SECRET_FILE: cannot read the file (ENOENT)',
     );
@@ -145,8 +145,10 @@ describe('settings', () => {
   });
 
   it('of tools need no key for tokens', () => {
-    expect(loadToolConfig(undefined, { REDIS_URL: 'redis://r:1' }).redisUrl).toBe('redis://r:1');
-    expect(loadToolConfig('redis://flag:1', { REDIS_URL: 'redis://r:1' }).redisUrl).toBe('redis://flag:1');
+    expect(loadToolConfig({}, { REDIS_URL: 'redis://r:1' }).redisUrl).toBe('redis://r:1');
+    expect(loadToolConfig({ REDIS_URL: 'redis://flag:1' }, { REDIS_URL: 'redis://r:1' }).redisUrl).toBe(
+      'redis://flag:1',
+    );
   });
 
   it('API keys may be bound to a tenant', () => {

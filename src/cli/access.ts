@@ -37,7 +37,7 @@ export async function withLog<T>(
 
 /** Where Redis is: `--redis-url`, `REDIS_URL`, or that of the relay on the data folder. */
 export async function redisOf(redisUrl: string | undefined): Promise<{ url: string; config: RelayConfig }> {
-  const config = loadToolConfig(redisUrl);
+  const config = loadToolConfig({ REDIS_URL: redisUrl });
   return { url: config.redisUrl ?? (await embeddedUrl(config.dataDir)), config };
 }
 

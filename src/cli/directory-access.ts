@@ -48,9 +48,9 @@ export async function withDirectory<T>(
   work: (directory: Directory) => Promise<T>,
 ): Promise<T> {
   if (flag === undefined && url !== undefined) return work(relayAt(url, apiKey));
-  const { databaseUrl, dataDir } =
-    flag === undefined ? loadToolConfig() : loadToolConfig(undefined, { DATABASE_URL: flag });
-  if (databaseUrl !== undefined) return inDatabase(databaseUrl, work);
+  const { databaseUrl, dataDir } = flag === undefined ? loadToolConfig() : loadToolConfig({ DATABASE_URL: flag }, {});
+  if (databaseUrl !== undefined)
+    return inDatabase(databaseUrl, flag === undefined ? undefined : '--database-url', work);
   const embedded = await findEmbedded(dataDir);
   if (embedded?.port !== undefined)
     return work(new RemoteDirectory(`http://127.0.0.1:${embedded.port}`, embedded.apiKey));
@@ -66,10 +66,14 @@ function relayAt(url: string, apiKey: string | undefined): Directory {
   return new RemoteDirectory(url.replace(/\/+$/, ''), apiKey);
 }
 
-async function inDatabase<T>(url: string, work: (directory: Directory) => Promise<T>): Promise<T> {
+async function inDatabase<T>(
+  url: string,
+  givenAs: string | undefined,
+  work: (directory: Directory) => Promise<T>,
+): Promise<T> {
   // the other commands need no Postgres, and would load its client too
   const { Postgres } = await import('../postgres/pool.js');
-  const database = new Postgres({ url, name: 'holdfast:cli', size: 1 });
+  const database = new Postgres({ url, givenAs, name: 'holdfast:cli', size: 1 });
   try {
     return await work(new StoredDirectory(database));
   } catch (error) {

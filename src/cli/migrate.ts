@@ -18,7 +18,8 @@ export function addMigrate(root: Command): void {
     .option('-o, --output <format>', 'text or json', parseFormat, 'text')
     .option('--database-url <url>', 'the Postgres of admission (DATABASE_URL)')
     .action(async ({ output, databaseUrl }: Options) => {
-      const applied = await migrated(urlOf(databaseUrl));
+      const givenAs = databaseUrl === undefined ? undefined : '--database-url';
+      const applied = await migrated(urlOf(databaseUrl), givenAs);
       if (applied.length === 0 && output === 'text') process.stdout.write('the schema is up to date\n');
       else
         printRows(
@@ -30,17 +31,18 @@ export function addMigrate(root: Command): void {
 }
 
 function urlOf(flag: string | undefined): string {
-  const config = flag === undefined ? loadToolConfig() : loadToolConfig(undefined, { DATABASE_URL: flag });
+  const config = flag === undefined ? loadToolConfig() : loadToolConfig({ DATABASE_URL: flag }, {});
   if (config.databaseUrl !== undefined) return config.databaseUrl;
   throw new FatalError('say which Postgres with --database-url or DATABASE_URL: a private one migrates at its start');
 }
 
-async function migrated(url: string): Promise<readonly string[]> {
+async function migrated(url: string, givenAs: string | undefined): Promise<readonly string[]> {
   // the other commands need no Postgres, and would load its client too
   const { UnreachableError, untilServing } = await import('../postgres/serving.js');
   try {
     return await untilServing({
       url,
+      givenAs,
       name: 'holdfast:migrate',
       mayMigrate: true,
       withinMs: CONNECT_MS,

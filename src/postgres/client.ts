@@ -9,6 +9,8 @@ export interface ServerOptions {
    * or a statement that we gave up on runs to its end.
    */
   readonly url: string;
+  /** Where the URL comes from, for errors. Default `DATABASE_URL`. */
+  readonly givenAs?: string | undefined;
   /** Shown in `pg_stat_activity`. Default `holdfast`. */
   readonly name?: string;
 }
@@ -67,8 +69,13 @@ export function placeOf(options: ServerOptions): string {
     const { host, port } = new Client(patientConfig(options));
     return `${host}:${port}`;
   } catch (error) {
-    throw new FatalError(`DATABASE_URL: ${(error as Error).message}`, { cause: error });
+    throw new FatalError(`${sourceOf(options)}: ${(error as Error).message}`, { cause: error });
   }
+}
+
+/** What an operator has to change when the URL is wrong. */
+export function sourceOf({ givenAs = 'DATABASE_URL' }: ServerOptions): string {
+  return givenAs;
 }
 
 /** Says goodbye, and doesn't wait for a server that doesn't hear it. */

@@ -33,8 +33,8 @@ export class Postgres implements Database {
   readonly #listeners = new Set<Listening>();
   #closing: Promise<void> | undefined;
 
-  constructor({ url, name, size, logger = silentLogger }: PostgresOptions) {
-    this.#options = { url, name };
+  constructor({ url, givenAs, name, size, logger = silentLogger }: PostgresOptions) {
+    this.#options = { url, givenAs, name };
     this.place = placeOf(this.#options);
     this.size = size;
     this.#pool = new Pool({

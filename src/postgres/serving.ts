@@ -1,7 +1,7 @@
 import { Client } from 'pg';
 import { FatalError } from '../core/errors.js';
 import { sleep, within } from '../core/sleep.js';
-import { closeClient, destroyClient, patientConfig, placeOf, type ServerOptions } from './client.js';
+import { closeClient, destroyClient, patientConfig, placeOf, type ServerOptions, sourceOf } from './client.js';
 import { type Database, type Query, sqlState } from './database.js';
 import { migrate, schemaState } from './migrations.js';
 import { Pinger } from './pinger.js';
@@ -90,7 +90,7 @@ async function tryOnce(options: ServingOptions, place: string): Promise<Attempt>
       `Postgres at ${place} has an old schema, without ${missing}: run holdfast migrate, or set HOLDFAST_MIGRATE=on`,
     );
   } catch (error) {
-    return classify(error, place);
+    return classify(error, place, sourceOf(options));
   } finally {
     options.signal.removeEventListener('abort', stop);
     await Promise.all([pinger.close(), closeClient(client)]);
@@ -156,12 +156,12 @@ async function whileAnswering<T>(pinger: Pinger, client: Client, withinMs: numbe
 }
 
 /** @throws {FatalError} what no waiting will change */
-function classify(error: unknown, place: string): Attempt {
+function classify(error: unknown, place: string, source: string): Attempt {
   if (error instanceof FatalError) throw error;
   const reason = reasonOf(error);
   const code = sqlState(error);
   if (/unsupported startup parameter/.test(reason))
-    throw new FatalError(`PgBouncer at ${place}: add ?pgbouncer=true to DATABASE_URL (it says: ${reason})`, {
+    throw new FatalError(`PgBouncer at ${place}: add ?pgbouncer=true to ${source} (it says: ${reason})`, {
       cause: error,
     });
   if (code !== undefined && REFUSES_FOR_NOW.test(code)) return { is: 'refused', code, reason };

@@ -32,7 +32,7 @@ describe('holdfast migrate', () => {
   it.each([
     [2, 'cannot be reached', async () => server.urlOf('postgres', await freePort())],
     [1, 'refuses this relay', async () => server.urlOf('not_there')],
-    [1, 'DATABASE_URL', async () => 'mysql://x'],
+    [1, 'DATABASE_URL: wants', async () => 'mysql://x'],
     [1, 'say which Postgres', async () => ''],
   ])('exits with %i and one line: %s', async (expected, text, urlOf) => {
     const { code, out, err } = await run(['migrate'], { DATABASE_URL: await urlOf() });
@@ -40,5 +40,16 @@ describe('holdfast migrate', () => {
     expect(err).toMatch(/^holdfast: [^\n]*\n$/);
     expect(err).toContain(text);
     expect(err).not.toContain('a-password-of-tests');
+  });
+
+  it.each([
+    ['no URL of a Postgres', 'mysql://somebody:a-secret@x/y', '--database-url: wants postgres://'],
+    ['a certificate that is not there', 'postgres://somebody:a-secret@x/y?sslrootcert=/not/there', '--database-url: '],
+  ])('names the flag when it holds %s', async (_what, url, text) => {
+    const { code, out, err } = await run(['migrate', '--database-url', url], { DATABASE_URL: 'postgres://nowhere/x' });
+    expect({ code, out }).toEqual({ code: 1, out: '' });
+    expect(err).toMatch(/^holdfast: [^\n]*\n$/);
+    expect(err).toContain(text);
+    expect(err).not.toMatch(/DATABASE_URL|a-secret/);
   });
 });

@@ -17,9 +17,10 @@ afterAll(async () => {
   await server.stop();
 });
 
-const start = (url: string): Promise<readonly string[]> =>
+const start = (url: string, givenAs?: string): Promise<readonly string[]> =>
   untilServing({
     url,
+    givenAs,
     mayMigrate: true,
     withinMs: 3000,
     onRefused: (_, reason) => {
@@ -38,6 +39,8 @@ describe('behind a PgBouncer that pools transactions', () => {
     const started = start(await freshUrl());
     await expect(started).rejects.toThrow(FatalError);
     await expect(started).rejects.toThrow(/^PgBouncer at 127\.0\.0\.1:\d+: add \?pgbouncer=true to DATABASE_URL/);
+    const byFlag = start(await freshUrl(), '--database-url');
+    await expect(byFlag).rejects.toThrow(/: add \?pgbouncer=true to --database-url /);
   });
 
   it('starts that race migrate once', async () => {
