@@ -1,4 +1,4 @@
-import { execFile } from 'node:child_process';
+import { type ChildProcess, execFile, spawn } from 'node:child_process';
 import { chmod, cp, mkdir, mkdtemp, readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { delimiter, join } from 'node:path';
@@ -44,6 +44,8 @@ export class PostgresProcess implements AsyncDisposable {
   readonly #programs: Programs;
   readonly #options: PostgresOptions;
   #child: Child | undefined;
+  /** While it is paused: all of its processes, and who ends them if this one can't. */
+  #paused: { readonly pids: readonly number[]; readonly guard: ChildProcess } | undefined;
   #databases = 0;
 
   constructor(port: number, dir: string, programs: Programs, options: PostgresOptions) {
@@ -78,11 +80,13 @@ export class PostgresProcess implements AsyncDisposable {
 
   /** SIGKILL to all of its processes; the data stays for `start()`. */
   async kill(): Promise<void> {
-    const family = await this.#family();
+    // the first one may be gone, and those that are paused would not notice
+    const family = [...(await this.#family()), ...(this.#paused?.pids ?? [])];
     // first the one that would restart the others
     this.#child?.signal('SIGKILL');
     for (const pid of family) send(pid, 'SIGKILL');
     await this.#child?.exit;
+    this.#dismissGuard();
     await eventually(async () => !(await isAnyAlive(family)), { what: 'the end of every process of postgres' });
   }
 
@@ -102,13 +106,25 @@ export class PostgresProcess implements AsyncDisposable {
 
   /** SIGSTOP to all of its processes: connections stay open, nothing is answered. */
   async pause(): Promise<void> {
-    this.#child?.signal('SIGSTOP');
-    for (const pid of await this.#family()) send(pid, 'SIGSTOP');
+    const child = this.#child;
+    if (!child?.isRunning || this.#paused) return;
+    child.signal('SIGSTOP');
+    // until then it may still make another
+    await eventually(async () => !child.isRunning || (await stateOf(child.pid)) === 'T', { what: 'postgres to stand' });
+    const pids = [child.pid, ...(await this.#family())];
+    this.#paused = { pids, guard: guard(pids) };
+    for (const pid of pids) send(pid, 'SIGSTOP');
   }
 
   async resume(): Promise<void> {
-    for (const pid of await this.#family()) send(pid, 'SIGCONT');
-    this.#child?.signal('SIGCONT');
+    for (const pid of this.#paused?.pids.toReversed() ?? []) send(pid, 'SIGCONT');
+    this.#dismissGuard();
+  }
+
+  /** After its processes have gone on or ended: their ids may be others' then. */
+  #dismissGuard(): void {
+    this.#paused?.guard.stdin?.end('\n');
+    this.#paused = undefined;
   }
 
   /** A new, empty database of this server. */
@@ -276,10 +292,32 @@ function send(pid: number, signal: NodeJS.Signals): void {
   } catch {}
 }
 
+/**
+ * Kills them when this process is gone, however it ended. A server's processes that run notice that their first one was killed;
+ * one that is paused stays for ever.
+ */
+function guard(pids: readonly number[]): ChildProcess {
+  const script = 'read -r word || kill -KILL "$@"';
+  const child = spawn('sh', ['-c', script, 'sh', ...pids.map(String)], {
+    stdio: ['pipe', 'ignore', 'ignore'],
+    // Ctrl+C at a terminal is for the whole group
+    detached: true,
+  });
+  child.unref();
+  child.stdin?.on('error', () => {});
+  return child;
+}
+
 /** A zombie has ended, however long it takes until somebody notices. */
-async function isAnyAlive(pids: readonly number[]): Promise<boolean> {
-  const stats = await Promise.all(pids.map((pid) => readFile(`/proc/${pid}/stat`, 'utf8').catch(() => '')));
-  return stats.some((text) => text !== '' && !/\) [ZX] /.test(text));
+export async function isAnyAlive(pids: readonly number[]): Promise<boolean> {
+  const states = await Promise.all(pids.map(stateOf));
+  return states.some((state) => state !== undefined && !/[ZX]/.test(state));
+}
+
+/** The letter of `ps`; undefined: it is gone. */
+async function stateOf(pid: number): Promise<string | undefined> {
+  const text = await readFile(`/proc/${pid}/stat`, 'utf8').catch(() => '');
+  return /\) (\w) /.exec(text)?.[1];
 }
 
 async function isThere(path: string): Promise<boolean> {
