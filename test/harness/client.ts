@@ -4,6 +4,8 @@ import { eventually } from './poll.js';
 
 export interface ClientOptions {
   readonly token: string;
+  /** As the stock client takes them; default `['websocket']`. */
+  readonly transports?: readonly ('polling' | 'websocket')[];
   /** `SOCKET_PATH`; default `/socket.io`. */
   readonly path?: string;
   /** More of the handshake's `auth`: `position`, `device`, … */
@@ -85,12 +87,13 @@ export class Client implements AsyncDisposable {
   readonly #ackMs: number;
 
   constructor(url: string, options: ClientOptions) {
-    const { token, path = '/socket.io', auth = {}, reconnectionDelayMs = 50, ackMs = 10_000 } = options;
+    const { token, transports = ['websocket'], path = '/socket.io', auth = {} } = options;
+    const { reconnectionDelayMs = 50, ackMs = 10_000 } = options;
     this.#ackMs = ackMs;
     this.socket = io(url, {
       path,
       auth: { token, ...auth },
-      transports: ['websocket'],
+      transports: [...transports],
       forceNew: true,
       reconnectionDelay: reconnectionDelayMs,
       reconnectionDelayMax: Math.max(1000, reconnectionDelayMs),
