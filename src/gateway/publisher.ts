@@ -1,13 +1,10 @@
 import { randomUUID } from 'node:crypto';
-import { Encoder, PacketType } from 'socket.io-parser';
 import { RelayError } from '../core/errors.js';
 import type { EventLog } from '../log/index.js';
-import { checkEvent, composeEvent, type EncodedEvent, type EventRequest } from '../wire/event.js';
+import { checkEvent, composeEvent, type EventRequest } from '../wire/event.js';
 import { formatPosition } from '../wire/position.js';
+import { encodeBinary } from './encode-binary.js';
 import type { Ephemeral } from './ephemeral.js';
-
-/** Stock parsers, ours and every receiver's, refuse more and close their connection. */
-const MAX_ATTACHMENTS = 10;
 
 export interface PublishRequest extends EventRequest {
   readonly ephemeral?: unknown;
@@ -37,8 +34,6 @@ export interface PublisherOptions {
 
 /** Checks what is to be published and appends it, or sends it beside the log. Sockets and HTTP both come here. */
 export class Publisher {
-  readonly #encoder = new Encoder();
-
   constructor(private readonly options: PublisherOptions) {}
 
   /**
@@ -57,7 +52,7 @@ export class Publisher {
     if (fenced) await fenced;
 
     const origin = { tenant, publisher: name, newId: randomUUID(), at: log.clock.at() };
-    const encode = checked.isBinary ? (args: readonly unknown[]) => this.#encode(args) : undefined;
+    const encode = checked.isBinary ? encodeBinary : undefined;
     const { room, payload, attachments, body, idempotency } = composeEvent(checked, origin, maxPayloadBytes, encode);
     if (isEphemeral) {
       if (attachments.length > 0) throw new RelayError('bad_request', 'an ephemeral event has no binary data');
@@ -68,18 +63,5 @@ export class Publisher {
     const { epoch, partition, ms, offset } = result.position;
     const position = formatPosition(epoch, partition, ms, offset);
     return result.isDuplicate ? { position, duplicate: true } : { position };
-  }
-
-  #encode(args: readonly unknown[]): EncodedEvent<Buffer> {
-    const [text, ...parts] = this.#encoder.encode({ type: PacketType.EVENT, nsp: '/', data: args }) as [
-      string,
-      ...unknown[],
-    ];
-    if (parts.length > MAX_ATTACHMENTS)
-      throw new RelayError('bad_request', `data: at most ${MAX_ATTACHMENTS} binary parts`);
-    return {
-      payload: text.slice(text.indexOf('-') + 1),
-      attachments: parts.map((part) => Buffer.from(part as Uint8Array)),
-    };
   }
 }

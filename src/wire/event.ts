@@ -44,7 +44,7 @@ export interface Origin {
 }
 
 export interface ComposedEvent<Part extends Uint8Array> extends EncodedEvent<Part> {
-  /** Scoped by tenant. */
+  /** Scoped by tenant; '' if it goes to none. */
   readonly room: string;
   /** The entry as the log holds it. */
   readonly body: string;
@@ -52,12 +52,21 @@ export interface ComposedEvent<Part extends Uint8Array> extends EncodedEvent<Par
 }
 
 /** @throws {RelayError} `bad_request`, naming the field */
-export function checkEvent({ room, event, data = null, id }: EventRequest): CheckedEvent {
+export function checkEvent({ room, ...request }: EventRequest): CheckedEvent {
   if (!isRoom(room)) throw new RelayError('bad_request', `room: ${NAME}`);
+  return { room, ...checkContent(request) };
+}
+
+/**
+ * Of an event for back ends only, which goes to no room.
+ *
+ * @throws {RelayError} `bad_request`, naming the field
+ */
+export function checkContent({ event, data = null, id }: Omit<EventRequest, 'room'>): Omit<CheckedEvent, 'room'> {
   if (!isName(event)) throw new RelayError('bad_request', `event: ${NAME}`);
   if (!isPublishableEvent(event)) throw new RelayError('bad_request', `event: ${JSON.stringify(event)} is reserved`);
   if (id !== undefined && !isName(id)) throw new RelayError('bad_request', `id: ${NAME}`);
-  return { room, event, data, id, isBinary: hasBinary(data) };
+  return { event, data, id, isBinary: hasBinary(data) };
 }
 
 /**
@@ -67,7 +76,7 @@ export function checkEvent({ room, event, data = null, id }: EventRequest): Chec
  * @throws {RelayError} `payload_too_large`
  */
 export function composeEvent<Part extends Uint8Array = never>(
-  { room, event, data, id }: CheckedEvent,
+  { room, event, data, id }: Omit<CheckedEvent, 'room'> & { readonly room?: string },
   { tenant, publisher, newId, at }: Origin,
   maxBytes: number,
   encode: (args: readonly unknown[]) => EncodedEvent<Part> = encodeJson,
@@ -78,12 +87,12 @@ export function composeEvent<Part extends Uint8Array = never>(
   if (bytes > maxBytes)
     throw new RelayError('payload_too_large', `the event has ${bytes} bytes, the limit is ${maxBytes}`);
   const scope = scoped(tenant, publisher);
-  const scopedRoom = scoped(tenant, room);
+  const rooms = room === undefined ? [] : [scoped(tenant, room)];
   return {
-    room: scopedRoom,
+    room: rooms[0] ?? '',
     payload,
     attachments,
-    body: encodeEntry({ rooms: [scopedRoom], publisher: scope, id: meta.id }, payload),
+    body: encodeEntry({ rooms, publisher: scope, id: meta.id }, payload),
     idempotency: id === undefined ? undefined : { scope, id },
   };
 }

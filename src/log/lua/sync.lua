@@ -27,7 +27,8 @@ end
 local hasStream = call('EXISTS', stream) == 1
 local reason, tail, lost
 if not epoch or not hasStream then
-  if hasStream then
+  -- a group of a back end may have made an empty one, before anything was appended
+  if hasStream and (offset > 0 or call('XLEN', stream) > 0) then
     call('DEL', KEYS[3])
     first = offset + 1
     local newest = call('XREVRANGE', stream, '+', '-', 'COUNT', 10)
@@ -55,7 +56,7 @@ if not epoch or not hasStream then
     reason, tail, first, last = epoch and 'deleted' or 'new', '0-0', offset + 1, wall
     call('DEL', KEYS[3], KEYS[5], KEYS[6], KEYS[7], KEYS[8])
     call('HDEL', meta, 'bytes', 'openBytes', 'openCount')
-    call('XGROUP', 'CREATE', stream, 'pod:' .. pod, '0-0', 'MKSTREAM')
+    redis.pcall('XGROUP', 'CREATE', stream, 'pod:' .. pod, '0-0', 'MKSTREAM')
   end
 elseif ARGV[5] == epoch and tonumber(ARGV[7]) > 0 then
   local id, seen = ARGV[6] .. '-' .. ARGV[7], tonumber(ARGV[7])

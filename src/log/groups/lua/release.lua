@@ -1,0 +1,15 @@
+-- A member gives back what it won't handle, so that others may take it at once; its deliveries stay as they are.
+--
+-- KEYS 1 stream
+-- ARGV 1 group  2 member  3… ids
+-- returns how many were still its own
+local call = redis.call
+local given = 0
+for i = 3, #ARGV do
+  local row = call('XPENDING', KEYS[1], ARGV[1], ARGV[i], ARGV[i], 1)[1]
+  if row and row[2] == ARGV[2] then
+    call('XCLAIM', KEYS[1], ARGV[1], 'released', 0, ARGV[i], 'IDLE', 86400000, 'RETRYCOUNT', row[4], 'JUSTID')
+    given = given + 1
+  end
+end
+return given

@@ -1,0 +1,198 @@
+import { sleep } from '../../core/sleep.js';
+import { type Connection, replyCode } from '../../redis/connect.js';
+import type { GroupKeys, PartitionKeys } from '../../redis/keys.js';
+import { loadScript } from '../../redis/script.js';
+import type { RawEntry } from '../entry.js';
+import type { Pending } from './holding.js';
+
+const ACKNOWLEDGE = loadScript(import.meta.url, 'acknowledge');
+const BEGIN = loadScript(import.meta.url, 'begin');
+const FAIL = loadScript(import.meta.url, 'fail', ['bury']);
+const TAKE = loadScript(import.meta.url, 'take', ['bury']);
+const RELEASE = loadScript(import.meta.url, 'release');
+
+const MAX_ACKS = 500;
+const RETRY_MS = 50;
+
+/** `taken`: another has it, or it was delivered again. `gone`: nobody has it. `trimmed`: it is no longer in the log. */
+export type Fate = 'ok' | 'taken' | 'gone' | 'trimmed';
+
+export type FailureReason = 'error' | 'timeout';
+
+export interface Taken {
+  /** Where to look on; '': all was looked at. */
+  readonly next: string;
+  /** That became dead letters, for their members died with them too often. */
+  readonly dead: number;
+  /** That are no longer in the log, and the first and the last of them. */
+  readonly trimmed: { readonly count: number; readonly first: string; readonly last: string };
+  readonly entries: readonly (readonly [raw: RawEntry, deliveries: number])[];
+}
+
+export interface SourceOptions {
+  readonly partition: number;
+  readonly isRedriven: boolean;
+  readonly keys: PartitionKeys;
+  readonly groupKeys: GroupKeys;
+  /** As Redis has it. */
+  readonly group: string;
+  readonly member: string;
+  readonly commands: Connection;
+  readonly maxDeliveries: number;
+  readonly maxDeadLetters: number;
+  /** Most entries that the member may hold. */
+  readonly mostHeld: () => number;
+  readonly onSettled: (pending: Pending, fate: Fate) => void;
+  /** Ends with the member. */
+  readonly signal: AbortSignal;
+}
+
+/** One stream that a group reads in one partition, and what its members do with its pending entries. */
+export class Source {
+  readonly stream: string;
+  readonly #acks: Pending[] = [];
+  #sending: Promise<void> | undefined;
+
+  constructor(readonly options: SourceOptions) {
+    this.stream = options.isRedriven ? options.groupKeys.redriven : options.keys.stream;
+  }
+
+  get partition(): number {
+    return this.options.partition;
+  }
+
+  get isRedriven(): boolean {
+    return this.options.isRedriven;
+  }
+
+  /** What was handled is acknowledged with all that is, in one call; `onSettled` says what came of it. */
+  acknowledge(pending: Pending): void {
+    this.#acks.push(pending);
+    this.#sending ??= this.#send().finally(() => {
+      this.#sending = undefined;
+    });
+  }
+
+  /** Resolves when all that was to be acknowledged is, or the member ended. */
+  async whenSettled(): Promise<void> {
+    await this.#sending;
+  }
+
+  /** The next delivery of an entry that was delivered before begins, and is counted. */
+  async begin({ id, deliveries }: Pending): Promise<Fate> {
+    const { group, member } = this.options;
+    const fate = await this.#surely(BEGIN, [this.stream], [group, member, id, deliveries]);
+    return (fate as Fate | undefined) ?? 'gone';
+  }
+
+  /** `again`: it may be tried again. `dead`: it is a dead letter now. */
+  async fail(
+    { id, deliveries }: Pending,
+    reason: FailureReason,
+    failure: object,
+    most = this.options.maxDeliveries,
+  ): Promise<'again' | 'dead' | Exclude<Fate, 'ok'>> {
+    const { group, member, maxDeadLetters } = this.options;
+    const args = [group, member, this.#drop, this.#prefix, id, deliveries, most, JSON.stringify(failure), reason];
+    const answer = await this.#surely(FAIL, this.#allKeys, [...args, maxDeadLetters]);
+    return (answer as 'again' | 'dead' | Exclude<Fate, 'ok'> | undefined) ?? 'gone';
+  }
+
+  /** @throws when Redis can't be asked */
+  async take(whose: 'others' | 'mine' | 'all', { idleMs, from, most, now, living }: TakeRequest): Promise<Taken> {
+    const { group, member, maxDeliveries, maxDeadLetters, commands } = this.options;
+    const args = [group, member, this.#drop, this.#prefix, idleMs, from, most, maxDeliveries, maxDeadLetters, now];
+    const reply = (await commands.runBuffer(TAKE, this.#allKeys, [...args, whose, ...living])) as [
+      Buffer,
+      number,
+      number,
+      Buffer,
+      Buffer,
+      ...[Buffer, readonly Buffer[], number, Buffer][],
+    ];
+    const [next, dead, count, first, last, ...rows] = reply;
+    return {
+      next: next.toString(),
+      dead,
+      trimmed: { count, first: first.toString(), last: last.toString() },
+      entries: rows.map(([id, fields, deliveries]) => [[id, fields], deliveries] as const),
+    };
+  }
+
+  /** Others may take them at once. */
+  async release(all: readonly Pending[]): Promise<void> {
+    const { group, member, commands } = this.options;
+    for (let at = 0; at < all.length; at += MAX_ACKS) {
+      const ids = all.slice(at, at + MAX_ACKS).map(({ id }) => id);
+      await commands.run(RELEASE, [this.stream], [group, member, ...ids]);
+    }
+  }
+
+  get #drop(): string {
+    return this.isRedriven ? 'drop' : '';
+  }
+
+  get #prefix(): string {
+    return this.isRedriven ? 'r:' : '';
+  }
+
+  get #allKeys(): readonly string[] {
+    const { failures, dead, state } = this.options.groupKeys;
+    return [this.stream, failures, dead, state];
+  }
+
+  async #send(): Promise<void> {
+    // what ends in this turn of the loop goes together
+    await new Promise(setImmediate);
+    while (this.#acks.length > 0) {
+      const batch = this.#acks.splice(0, MAX_ACKS).sort((a, b) => a.ms - b.ms || a.seq - b.seq);
+      const { group, member, groupKeys, mostHeld } = this.options;
+      const args: (string | number)[] = [group, member, this.#drop, this.#prefix];
+      args.push(batch.some(({ hasFailed }) => hasFailed) ? 1 : 0, mostHeld());
+      for (const { id, deliveries } of batch) args.push(id, deliveries);
+      let isAgain = false;
+      const lost = (await this.#surely(ACKNOWLEDGE, [this.stream, groupKeys.failures], args, () => {
+        isAgain = true;
+      })) as readonly string[] | undefined;
+      const fates = new Map<string, Fate>();
+      for (let index = 0; index < (lost?.length ?? 0); index += 2)
+        fates.set(lost?.[index] as string, lost?.[index + 1] as Fate);
+      for (const pending of batch) {
+        const fate = lost ? (fates.get(pending.id) ?? 'ok') : 'gone';
+        // whose first answer was lost may have been acknowledged by it
+        this.options.onSettled(pending, fate === 'gone' && isAgain ? 'ok' : fate);
+      }
+    }
+  }
+
+  /** Until Redis answers, as long as the member runs. `undefined`: the group isn't there any more, or the member ended. */
+  async #surely(
+    script: Parameters<Connection['run']>[0],
+    keys: readonly string[],
+    args: readonly (string | number)[],
+    onAgain: () => void = () => {},
+  ): Promise<unknown> {
+    const { commands, signal } = this.options;
+    while (!signal.aborted) {
+      try {
+        return await commands.run(script, keys, args);
+      } catch (error) {
+        if (replyCode(error) === 'NOGROUP') return undefined;
+        onAgain();
+        await sleep(RETRY_MS, signal);
+        if (!commands.isUp) await commands.whenUp(1000);
+      }
+    }
+    return undefined;
+  }
+}
+
+export interface TakeRequest {
+  readonly idleMs: number;
+  /** '-': from the oldest. */
+  readonly from: string;
+  readonly most: number;
+  /** Redis ms. */
+  readonly now: number;
+  readonly living: readonly string[];
+}

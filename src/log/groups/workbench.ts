@@ -1,0 +1,449 @@
+import { fullJitter } from '../../core/backoff.js';
+import { RelayError } from '../../core/errors.js';
+import type { Logger } from '../../core/ports.js';
+import { GiveBack } from './give-back.js';
+import type { Holding, Pending } from './holding.js';
+import type { GroupMetrics } from './metrics.js';
+import type { BatchHandler, EntryHandler, GroupSettings, HandlerContext } from './settings.js';
+import type { FailureReason, Fate, Source } from './source.js';
+
+/** What was completed in the last moment says how much to hold: so much time's worth, in s. */
+const AHEAD_S = 0.1;
+const MAX_AHEAD = 1000;
+const MAX_HELD_BYTES = 32 * 1024 * 1024;
+const RATE_MS = 250;
+const MAX_ERROR_TEXT = 1000;
+
+/** A handler at work. */
+interface Run {
+  readonly holdings: readonly Holding[];
+  readonly context: Context;
+  /** Monotonic ms; infinite: it has all the time. */
+  readonly end: number;
+  isOver: boolean;
+}
+
+/** Its signal is made only for a handler that looks at it. */
+class Context implements HandlerContext {
+  #controller: AbortController | undefined;
+  #reason: unknown;
+
+  get signal(): AbortSignal {
+    this.#controller ??= new AbortController();
+    if (this.#reason !== undefined) this.#controller.abort(this.#reason);
+    return this.#controller.signal;
+  }
+
+  abort(reason: unknown): void {
+    this.#reason = reason;
+    this.#controller?.abort(reason);
+  }
+}
+
+export interface WorkbenchOptions {
+  readonly settings: GroupSettings;
+  readonly handler: EntryHandler | BatchHandler;
+  readonly member: string;
+  readonly metrics: GroupMetrics;
+  readonly logger: Logger;
+  /** The member is sure that it lives for the others too: else what it begins may be another's already. */
+  readonly mayBegin: (source: Source) => boolean;
+  /** There is room again. */
+  readonly onRoom: () => void;
+  readonly onTrimmed: (holding: Holding) => void;
+}
+
+/** What a member holds, and its handlers: who runs, who waits for a place, for its key or for its next try. */
+export class Workbench {
+  /** Per source, by id. */
+  readonly #held = new Map<Source, Map<string, Holding>>();
+  #count = 0;
+  #bytes = 0;
+  #ready: Holding[] = [];
+  #readyAt = 0;
+  readonly #runs = new Set<Run>();
+  /** Handlers whose time was over, and that haven't returned. */
+  #late = 0;
+  readonly #lanes = new Map<string, Holding[]>();
+  readonly #waits = new Map<Holding, NodeJS.Timeout>();
+  #isPaused = false;
+  #isEnding = false;
+  #perSecond = 0;
+  #completed = 0;
+  #timer: NodeJS.Timeout | undefined;
+  #timedAt = 0;
+  #whenIdle: (() => void)[] = [];
+
+  constructor(private readonly options: WorkbenchOptions) {}
+
+  /** Entries that may still be read: the handlers' places, and what will be done within a moment. */
+  get room(): number {
+    if (this.#isPaused || this.#isEnding || this.#bytes > MAX_HELD_BYTES) return 0;
+    const { concurrency, batch = 1 } = this.options.settings;
+    const places = concurrency * batch;
+    const most = places + Math.min(MAX_AHEAD, Math.ceil(this.#perSecond * AHEAD_S));
+    // while the handlers have enough, few large reads are cheaper than many small ones
+    return this.#count > places && this.#count > most * 0.75 ? 0 : most - this.#count;
+  }
+
+  get count(): number {
+    return this.#count;
+  }
+
+  get running(): number {
+    return this.#runs.size;
+  }
+
+  holds(source: Source, id: string): boolean {
+    return this.#held.get(source)?.has(id) ?? false;
+  }
+
+  add(holding: Holding): void {
+    let held = this.#held.get(holding.source);
+    if (!held) {
+      held = new Map();
+      this.#held.set(holding.source, held);
+    }
+    if (held.has(holding.id)) return;
+    held.set(holding.id, holding);
+    this.#count++;
+    this.#bytes += holding.bytes;
+    this.#startTimer();
+    if (this.#isEnding) return;
+    const { orderedBy } = this.options.settings;
+    if (orderedBy === undefined) return void this.#ready.push(holding);
+    let key: string;
+    try {
+      key = `${holding.source.partition}/${orderedBy === 'tenant' ? holding.entry.tenant : orderedBy(holding.entry)}`;
+    } catch (error) {
+      // an entry that has no key waits for nobody
+      return void this.#failed(holding, 'error', error);
+    }
+    holding.key = key;
+    const lane = this.#lanes.get(key);
+    if (lane) return void lane.push(holding);
+    this.#lanes.set(key, []);
+    this.#ready.push(holding);
+  }
+
+  /** Begins what may begin. */
+  pump(): void {
+    const { settings, mayBegin } = this.options;
+    const skipped: Holding[] = [];
+    while (!this.#isPaused && !this.#isEnding && this.#readyAt < this.#ready.length) {
+      // handlers that don't return take room, but not all of it
+      if (this.#runs.size + Math.max(0, this.#late - settings.concurrency) >= settings.concurrency) break;
+      const holding = this.#next();
+      if (holding.state !== 'queued') continue;
+      if (!mayBegin(holding.source)) {
+        skipped.push(holding);
+        continue;
+      }
+      if (holding.isCounted) this.#run(this.#batchOf(holding));
+      else void this.#begin(holding);
+    }
+    if (skipped.length > 0) this.#ready = [...skipped, ...this.#ready.slice(this.#readyAt)];
+    if (skipped.length > 0) this.#readyAt = 0;
+  }
+
+  pause(): void {
+    this.#isPaused = true;
+  }
+
+  resume(): void {
+    this.#isPaused = false;
+    this.pump();
+    this.options.onRoom();
+  }
+
+  get isPaused(): boolean {
+    return this.#isPaused;
+  }
+
+  /** Everything of these sources that no handler is at work on: no longer held. */
+  letGo(sources?: ReadonlySet<Source>): ReadonlyMap<Source, readonly Holding[]> {
+    const gone = new Map<Source, Holding[]>();
+    for (const [source, held] of this.#held) {
+      if (sources && !sources.has(source)) continue;
+      const list: Holding[] = [];
+      for (const holding of held.values()) {
+        if (holding.state !== 'queued' && holding.state !== 'waiting') continue;
+        list.push(holding);
+      }
+      for (const holding of list) this.#forget(holding);
+      if (list.length > 0) gone.set(source, list);
+    }
+    this.#dropEmptyLanes();
+    return gone;
+  }
+
+  /** Nothing begins any more. Resolves when no handler runs. */
+  async end(): Promise<void> {
+    this.#isEnding = true;
+    await this.whenIdle();
+  }
+
+  /** Resolves when no handler of these sources runs, and all that they did is acknowledged or lost. */
+  async whenIdle(sources?: ReadonlySet<Source>): Promise<void> {
+    while (this.#isBusy(sources)) {
+      await new Promise<void>((resolve) => this.#whenIdle.push(resolve));
+    }
+  }
+
+  close(): void {
+    this.#isEnding = true;
+    clearTimeout(this.#timer);
+    for (const timer of this.#waits.values()) clearTimeout(timer);
+    this.#waits.clear();
+    for (const run of this.#runs) run.context.abort(new RelayError('shutting_down'));
+    this.#wakeIdle();
+  }
+
+  /** What came of an acknowledgement. */
+  settled({ source, id }: Pending, fate: Fate): void {
+    const { metrics, onRoom } = this.options;
+    if (fate === 'ok') metrics.acknowledged();
+    else metrics.lost(fate);
+    const holding = this.#held.get(source)?.get(id);
+    if (holding) this.#forget(holding);
+    onRoom();
+  }
+
+  #isBusy(sources?: ReadonlySet<Source>): boolean {
+    for (const [source, held] of this.#held) {
+      if (sources && !sources.has(source)) continue;
+      for (const { state } of held.values()) if (state === 'running' || state === 'settling') return true;
+    }
+    return false;
+  }
+
+  #next(): Holding {
+    const holding = this.#ready[this.#readyAt++] as Holding;
+    if (this.#readyAt > 1000 && this.#readyAt * 2 > this.#ready.length) {
+      this.#ready = this.#ready.slice(this.#readyAt);
+      this.#readyAt = 0;
+    }
+    return holding;
+  }
+
+  #batchOf(first: Holding): readonly Holding[] {
+    const { batch = 1 } = this.options.settings;
+    if (batch === 1 || first.isAlone) return [first];
+    const holdings = [first];
+    while (holdings.length < batch && this.#readyAt < this.#ready.length) {
+      const candidate = this.#ready[this.#readyAt] as Holding;
+      if (candidate.state === 'queued' && (candidate.isAlone || !candidate.isCounted)) break;
+      this.#next();
+      if (candidate.state === 'queued') holdings.push(candidate);
+    }
+    return holdings;
+  }
+
+  /** What was delivered before, and perhaps not to this member: its delivery is counted before anything is done. */
+  async #begin(holding: Holding): Promise<void> {
+    holding.state = 'running';
+    const run: Run = { holdings: [holding], context: new Context(), end: Number.POSITIVE_INFINITY, isOver: false };
+    // it has its place while Redis is asked
+    this.#runs.add(run);
+    const fate = await holding.source.begin(holding);
+    this.#runs.delete(run);
+    if (fate !== 'ok') {
+      if (fate === 'trimmed') this.options.onTrimmed(holding);
+      else this.options.metrics.lost(fate);
+      this.#over(holding);
+      return this.pump();
+    }
+    holding.deliveries++;
+    holding.isCounted = true;
+    holding.entry = holding.entry.redelivered(holding.deliveries);
+    this.options.metrics.redelivered();
+    if (this.#isEnding) {
+      holding.state = 'queued';
+      return this.#wakeIdle();
+    }
+    this.#run([holding]);
+    this.pump();
+  }
+
+  #run(holdings: readonly Holding[]): void {
+    const { settings, handler } = this.options;
+    const context = new Context();
+    const end = settings.timeoutMs > 0 ? performance.now() + settings.timeoutMs : Number.POSITIVE_INFINITY;
+    const run: Run = { holdings, context, end, isOver: false };
+    for (const holding of holdings) holding.state = 'running';
+    this.#runs.add(run);
+    let returned: unknown;
+    try {
+      returned =
+        settings.batch === undefined
+          ? (handler as EntryHandler)((holdings[0] as Holding).entry, context)
+          : (handler as BatchHandler)(
+              holdings.map(({ entry }) => entry),
+              context,
+            );
+    } catch (error) {
+      return this.#ended(run, 'error', error);
+    }
+    if (typeof (returned as PromiseLike<unknown> | undefined)?.then !== 'function') return this.#ended(run);
+    (returned as PromiseLike<unknown>).then(
+      () => {
+        this.#ended(run);
+        this.pump();
+      },
+      (error: unknown) => {
+        this.#ended(run, 'error', error);
+        this.pump();
+      },
+    );
+  }
+
+  #ended(run: Run, reason?: FailureReason, error?: unknown): void {
+    const { metrics, logger } = this.options;
+    if (run.isOver) {
+      this.#late--;
+      metrics.handled('late', run.holdings.length);
+      logger.warn({ event: 'group_handler_late' }, 'a handler returned after its time: what it did was not counted');
+      return;
+    }
+    this.#leave(run, reason, error);
+  }
+
+  #leave(run: Run, reason?: FailureReason, error?: unknown): void {
+    run.isOver = true;
+    this.#runs.delete(run);
+    this.options.metrics.handled(reason ?? 'ok', run.holdings.length);
+    for (const holding of run.holdings) {
+      if (reason) {
+        holding.isAlone = run.holdings.length > 1 || holding.isAlone;
+        void this.#failed(holding, reason, error);
+      } else this.#succeeded(holding);
+    }
+  }
+
+  #succeeded(holding: Holding): void {
+    holding.state = 'settling';
+    this.#completed++;
+    this.#nextOfLane(holding);
+    holding.source.acknowledge(holding);
+  }
+
+  async #failed(holding: Holding, reason: FailureReason, error: unknown): Promise<void> {
+    const { settings, member, metrics, logger } = this.options;
+    holding.state = 'settling';
+    if (error instanceof GiveBack) {
+      // should Redis not hear it, the entry is another's when the lease ends
+      await holding.source.release([holding]).catch(() => {});
+      return this.#over(holding);
+    }
+    const failure = { at: Date.now(), member, reason, error: textOf(error) };
+    const outcome = await holding.source.fail(holding, reason, failure);
+    if (outcome === 'again') {
+      holding.hasFailed = true;
+      holding.isCounted = false;
+      holding.state = 'waiting';
+      const waitMs = fullJitter(holding.deliveries - 1, settings.backoffMs, settings.maxBackoffMs);
+      this.#waits.set(
+        holding,
+        setTimeout(() => {
+          this.#waits.delete(holding);
+          if (holding.state !== 'waiting') return;
+          holding.state = 'queued';
+          this.#ready.push(holding);
+          this.pump();
+        }, waitMs),
+      );
+      return this.#wakeIdle();
+    }
+    if (outcome === 'dead') {
+      metrics.deadLettered(reason);
+      const { position, deliveries } = holding.entry;
+      logger.warn({ event: 'group_dead_letter', position, deliveries, reason }, 'an entry became a dead letter');
+    } else if (outcome === 'trimmed') this.options.onTrimmed(holding);
+    else metrics.lost(outcome);
+    this.#over(holding);
+    this.pump();
+  }
+
+  /** It is nobody's here any more, and the next of its key may begin. */
+  #over(holding: Holding): void {
+    this.#nextOfLane(holding);
+    this.#forget(holding);
+    this.options.onRoom();
+  }
+
+  #nextOfLane({ key }: Holding): void {
+    if (key === undefined) return;
+    const lane = this.#lanes.get(key);
+    for (;;) {
+      const next = lane?.shift();
+      if (!next) break;
+      if (next.state !== 'queued') continue;
+      this.#ready.push(next);
+      return;
+    }
+    this.#lanes.delete(key);
+  }
+
+  #forget(holding: Holding): void {
+    clearTimeout(this.#waits.get(holding));
+    this.#waits.delete(holding);
+    holding.state = 'over';
+    const held = this.#held.get(holding.source);
+    if (held?.get(holding.id) === holding) {
+      held.delete(holding.id);
+      this.#count--;
+      this.#bytes -= holding.bytes;
+    }
+    if (this.#whenIdle.length > 0) this.#wakeIdle();
+  }
+
+  /** Lanes at whose head nothing is left that would call the next one. */
+  #dropEmptyLanes(): void {
+    const live = new Set<string>();
+    for (const held of this.#held.values())
+      for (const { key, state } of held.values()) if (key !== undefined && state !== 'over') live.add(key);
+    for (const key of this.#lanes.keys()) if (!live.has(key)) this.#lanes.delete(key);
+  }
+
+  #wakeIdle(): void {
+    const waiting = this.#whenIdle;
+    this.#whenIdle = [];
+    for (const resolve of waiting) resolve();
+  }
+
+  /** Looks after handlers that take too long, and at the pace; runs only while something is held. */
+  #startTimer(): void {
+    if (this.#timer) return;
+    this.#timedAt = performance.now();
+    this.#timer = setTimeout(() => this.#tick(), RATE_MS);
+  }
+
+  #tick(): void {
+    this.#timer = undefined;
+    const now = performance.now();
+    const seconds = (now - this.#timedAt) / 1000;
+    const perSecond = this.#completed / seconds;
+    this.#perSecond = perSecond > this.#perSecond ? perSecond : (this.#perSecond + perSecond) / 2;
+    this.#completed = 0;
+    for (const run of this.#runs) {
+      if (run.end > now) continue;
+      const error = new RelayError('timeout', `the handler took more than ${this.options.settings.timeoutMs} ms`);
+      this.#late++;
+      this.#leave(run, 'timeout', error);
+      run.context.abort(error);
+    }
+    if (this.#count > 0 && !(this.#isEnding && this.#runs.size === 0)) this.#startTimer();
+    this.pump();
+    this.options.onRoom();
+  }
+}
+
+/** Anything can be thrown: what has no text, too. */
+function textOf(error: unknown): string {
+  try {
+    const text = error instanceof Error ? `${error.name}: ${error.message}` : String(error);
+    return text.slice(0, MAX_ERROR_TEXT);
+  } catch {
+    return 'the handler failed';
+  }
+}
