@@ -2,8 +2,9 @@ import { Client as PgClient } from 'pg';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { connect, open } from '../harness/client.js';
 import { eventually } from '../harness/poll.js';
+import { startTcpProxy } from '../harness/tcp-proxy.js';
 import { ALL_CAPS, token } from '../harness/token.js';
-import { crowdWhileItHangs, expectUnharmed } from './crowd.js';
+import { crowdWhileItHangs, expectUnharmed, watchLookups } from './crowd.js';
 import { archiveRaces } from './races.js';
 import { AdmissionRig } from './rig.js';
 
@@ -17,6 +18,26 @@ afterAll(async () => {
 
 test('300 clients that come at once while Postgres hangs are all let in, and nobody is dropped afterwards', async () => {
   expectUnharmed(await crowdWhileItHangs(rig, 300));
+});
+
+test('whoever counts look-ups sees each that waits for Postgres, and none that was answered or given up', async () => {
+  await using proxy = await startTcpProxy(rig.postgres.port);
+  const url = rig.databaseUrl.replace(`:${rig.postgres.port}/`, `:${proxy.port}/`);
+  const clients = ['holdfast:a', 'holdfast:a', 'holdfast:a', 'holdfast:b', 'holdfast:listen'].map(
+    (name) => new PgClient({ connectionString: url, application_name: name }),
+  );
+  for (const client of clients) client.on('error', () => {});
+  await Promise.all(clients.map((client) => client.connect()));
+  using lookups = watchLookups(proxy, [{ name: 'a' }, { name: 'b' }]);
+  for (const client of clients) await client.query('select 1');
+  expect(lookups.most).toBe(1);
+  proxy.dropReplies(true);
+  const asked = clients.map((client) => client.query('select 1').catch(() => {}));
+  await eventually(() => lookups.most === 3, { withinMs: 10_000, what: 'three look-ups of one pod at once' });
+  proxy.rst();
+  await Promise.all(asked);
+  await eventually(() => proxy.waiting.length === 0, { withinMs: 10_000, what: 'nobody to wait' });
+  expect(lookups.most).toBe(3);
 });
 
 test('no socket of a tenant stays that was archived while it connected, whenever that was', async () => {

@@ -97,11 +97,17 @@ interface Pair {
   readonly client: Socket;
   readonly upstream: Socket;
   readonly flows: readonly Flow[];
+  /** What its client began with. */
+  opening: Buffer | undefined;
+  /** Bytes that had been passed back to its client when that last said something. */
+  repliedAtRequest: number | undefined;
 }
 
 /** A TCP proxy in front of a port of this machine, which can do what a network does. */
 export class TcpProxy implements AsyncDisposable {
   readonly port: number;
+  /** Called whenever a client has said something, unless it is held up: then nobody knows of it. */
+  onRequest: () => void = () => {};
   readonly #targetPort: number;
   readonly #faults: Faults = { isBlackhole: false, dropsReplies: false, holdsRequests: false, delayMs: 0 };
   readonly #pairs = new Set<Pair>();
@@ -114,6 +120,14 @@ export class TcpProxy implements AsyncDisposable {
 
   get connections(): number {
     return this.#pairs.size;
+  }
+
+  /** What those clients began with that are there, and have said something since the last word that was passed back to them. */
+  get waiting(): readonly Buffer[] {
+    return [...this.#pairs].flatMap(({ client, opening, repliedAtRequest }) => {
+      const isWaiting = client.bytesWritten === repliedAtRequest && !client.readableEnded && !client.destroyed;
+      return opening && isWaiting ? [opening] : [];
+    });
   }
 
   /** Resets every connection on both sides; returns how many. */
@@ -183,8 +197,13 @@ export class TcpProxy implements AsyncDisposable {
       new Flow(client, upstream, 'request', this.#faults),
       new Flow(upstream, client, 'reply', this.#faults),
     ];
-    const pair = { client, upstream, flows };
+    const pair: Pair = { client, upstream, flows, opening: undefined, repliedAtRequest: undefined };
     this.#pairs.add(pair);
+    client.on('data', (chunk: Buffer) => {
+      pair.opening ??= chunk;
+      pair.repliedAtRequest = client.bytesWritten;
+      this.onRequest();
+    });
     const left = (): void => {
       if (client.destroyed && upstream.destroyed) this.#pairs.delete(pair);
     };
