@@ -1,15 +1,15 @@
-import { silentMeter } from '../core/ports.js';
+import { type Meter, silentMeter } from '../core/ports.js';
 import { RedisClock } from '../redis/clock.js';
-import { Connection } from '../redis/connect.js';
+import { Connection, type RedisAddress } from '../redis/connect.js';
 import type { Keys } from '../redis/keys.js';
 import { EVENTS_TOPIC } from '../wire/event.js';
 import { formatPosition } from '../wire/position.js';
 import { Appender, type AppendRequest, type AppendResult } from './appender.js';
 import { parseHistory, survivingTail } from './epochs.js';
+import { type GroupDescription, redisNow, surveyGroups } from './groups/survey.js';
 import { logMetrics } from './metrics.js';
 import { type Page, readPage } from './page.js';
 import { partitionOf } from './partition-of.js';
-import { parseSavedPosition } from './saved-position.js';
 import { Watermark } from './watermark.js';
 
 const SILENCE_MS = 2500;
@@ -26,53 +26,54 @@ export interface PartitionDescription {
   readonly epochs: readonly { readonly epoch: string; readonly reason: string }[];
 }
 
-export interface GroupDescription {
-  readonly group: string;
-  readonly topic: string;
-  readonly partition: number;
-  /** Absent: it never committed. */
-  readonly currentPosition: string | undefined;
-  readonly logEndPosition: string;
-  /** By subtraction of offsets; Redis's own is wrong after trims. Absent: not known. */
-  readonly lag: number | undefined;
-  /** Process id. */
-  readonly consumer: string | undefined;
-  /** When it last committed, ms since 1970. */
-  readonly committedAt: number | undefined;
-}
-
 /** The log for tools: looks at it, reads it and appends to it, without a group of its own. */
 export class LogAccess implements AsyncDisposable {
   readonly clock = new RedisClock();
-  readonly #connection: Connection;
+  readonly connection: Connection;
   /** By the key of the partition's stream. */
   readonly #appenders = new Map<string, Appender>();
 
   constructor(
-    url: string,
-    private readonly keys: Keys,
+    url: RedisAddress,
+    readonly keys: Keys,
     private readonly limits: { readonly maxEntries: number; readonly maxBytes: number; readonly idWindowMs: number },
+    private readonly about: { readonly name: string; readonly meter?: Meter } = { name: 'holdfast:cli' },
   ) {
-    this.#connection = new Connection({ url, name: 'holdfast:cli', silenceMs: SILENCE_MS });
+    this.connection = new Connection({ url, name: about.name, silenceMs: SILENCE_MS });
   }
 
   /** False: Redis did not answer within `ms`. */
   whenUp(ms: number): Promise<boolean> {
-    return this.#connection.whenUp(ms);
+    return this.connection.whenUp(ms);
   }
 
   get lastError(): string {
-    return this.#connection.lastError;
+    return this.connection.lastError;
   }
 
-  /** Topics that have been used. */
+  /** Topics that have been used, by name. */
   async topics(): Promise<readonly string[]> {
-    return (await this.partitionCount(EVENTS_TOPIC)) > 0 ? [EVENTS_TOPIC] : [];
+    // one of before there was a list
+    const names = new Set([...(await this.connection.redis.smembers(this.keys.topics)), EVENTS_TOPIC]);
+    const counts = await Promise.all([...names].map((topic) => this.partitionCount(topic)));
+    return [...names].filter((_, index) => (counts[index] as number) > 0).sort();
   }
 
   /** 0: no such topic. */
   async partitionCount(topic: string): Promise<number> {
-    return Number((await this.#connection.redis.get(this.keys.partitionCount(topic))) ?? 0);
+    return Number((await this.connection.redis.get(this.keys.partitionCount(topic))) ?? 0);
+  }
+
+  /**
+   * Makes a topic if there is none.
+   *
+   * @returns how many partitions it has
+   */
+  async makeTopic(topic: string, partitions: number): Promise<number> {
+    const { redis } = this.connection;
+    await redis.sadd(this.keys.topics, topic);
+    const existing = await redis.set(this.keys.partitionCount(topic), partitions, 'NX', 'GET');
+    return existing === null ? partitions : Number(existing);
   }
 
   async describe(topic: string): Promise<readonly PartitionDescription[]> {
@@ -82,7 +83,7 @@ export class LogAccess implements AsyncDisposable {
 
   async #describePartition(topic: string, partition: number): Promise<PartitionDescription> {
     const keys = this.keys.partition(topic, partition);
-    const { redis } = this.#connection;
+    const { redis } = this.connection;
     const [fields, entries] = await Promise.all([
       redis.hmget(keys.meta, 'epoch', 'first', 'offset', 'ms', 'bytes', 'history'),
       redis.xlen(keys.stream),
@@ -102,36 +103,7 @@ export class LogAccess implements AsyncDisposable {
 
   /** Every group of a topic, one row per partition. */
   async groups(topic: string): Promise<readonly GroupDescription[]> {
-    const partitions = await this.describe(topic);
-    const rows = await Promise.all(partitions.map((partition) => this.#groupsOf(partition)));
-    return rows.flat().sort((a, b) => a.group.localeCompare(b.group) || a.partition - b.partition);
-  }
-
-  async #groupsOf({ topic, partition, logEnd, epoch }: PartitionDescription): Promise<GroupDescription[]> {
-    const keys = this.keys.partition(topic, partition);
-    const { redis } = this.#connection;
-    const [saved, groups] = await Promise.all([
-      redis.hgetall(keys.offsets),
-      (redis.xinfo('GROUPS', keys.stream) as Promise<unknown[][]>).catch(() => []),
-    ]);
-    const end = Number(logEnd.slice(logEnd.lastIndexOf('-') + 1));
-    const names = new Set([
-      ...groups.map((fields) => String(fieldOf(fields, 'name'))),
-      ...Object.keys(saved).map((pod) => `pod:${pod}`),
-    ]);
-    return [...names].map((group) => {
-      const at = parseSavedPosition((group.startsWith('pod:') && saved[group.slice(4)]) || '');
-      return {
-        group,
-        topic,
-        partition,
-        currentPosition: at && formatPosition(at.epoch, partition, at.ms, at.offset),
-        logEndPosition: logEnd,
-        lag: at?.epoch === epoch ? Math.max(0, end - at.offset) : undefined,
-        consumer: at?.holder?.processId,
-        committedAt: at?.holder?.committedAt,
-      };
-    });
+    return surveyGroups(this.connection.redis, this.keys, await this.describe(topic));
   }
 
   page(
@@ -140,12 +112,12 @@ export class LogAccess implements AsyncDisposable {
     after: { ms: number; offset: number },
     limits: { entries: number; bytes: number },
   ): Promise<Page> {
-    return readPage(this.#connection, this.keys.partition(topic, partition), partition, after, limits);
+    return readPage(this.connection, this.keys.partition(topic, partition), partition, after, limits);
   }
 
   /** The newest entry of what there was up to `epoch` that is still there; offset 0: none is. `undefined`: all of it is. */
   async survivor(topic: string, partition: number, epoch: string): Promise<Page['newest'] | undefined> {
-    const history = await this.#connection.redis.hget(this.keys.partition(topic, partition).meta, 'history');
+    const history = await this.connection.redis.hget(this.keys.partition(topic, partition).meta, 'history');
     return survivingTail(parseHistory(history ?? ''), epoch);
   }
 
@@ -154,9 +126,8 @@ export class LogAccess implements AsyncDisposable {
   }
 
   /** Redis's time, asked now. */
-  async now(): Promise<number> {
-    const [seconds, micros] = await this.#connection.redis.time();
-    return Number(seconds) * 1000 + Math.floor(Number(micros) / 1000);
+  now(): Promise<number> {
+    return redisNow(this.connection.redis);
   }
 
   /** @throws {RelayError} as {@link Appender.append} */
@@ -168,10 +139,10 @@ export class LogAccess implements AsyncDisposable {
         ...this.limits,
         partition,
         keys,
-        connection: this.#connection,
+        connection: this.connection,
         clock: this.clock,
         watermark: new Watermark(),
-        metrics: logMetrics(silentMeter),
+        metrics: logMetrics(this.about.meter ?? silentMeter),
         mayAppend: () => true,
       });
       this.#appenders.set(keys.stream, appender);
@@ -181,10 +152,6 @@ export class LogAccess implements AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     for (const appender of this.#appenders.values()) appender.close();
-    this.#connection.close();
+    this.connection.close();
   }
-}
-
-function fieldOf(fields: readonly unknown[], name: string): unknown {
-  return fields[fields.indexOf(name) + 1];
 }
