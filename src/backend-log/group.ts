@@ -114,8 +114,10 @@ class RunningMember implements GroupReader {
     this.ready = member.start();
     // who waits for it hears it
     this.ready.catch(() => void this.stop());
-    if (signal?.aborted) void this.stop();
-    else signal?.addEventListener('abort', () => void this.stop(), { once: true });
+    const onAbort = (): void => void this.stop();
+    if (signal?.aborted) onAbort();
+    else signal?.addEventListener('abort', onAbort);
+    void this.ended.then(() => signal?.removeEventListener('abort', onAbort));
   }
 
   get id(): string {

@@ -267,7 +267,7 @@ export class GroupMember extends Service {
     const { settings } = this.options;
     const wasAway = performance.now() - this.#beatAt > settings.leaseMs;
     // what it read before may be another's by now
-    if (wasAway) await this.#doubtAll();
+    if (wasAway) this.#doubtAll();
     if (!(await this.#beat())) return;
     if (wasAway && !this.#isOrdered) for (const reader of this.#readers) await reader.reconcile();
     this.#workbench.pump();
@@ -318,8 +318,9 @@ export class GroupMember extends Service {
     return false;
   }
 
-  /** A pod that was paused for longer than its lease: nothing that it read is believed, but for what handlers are at. */
-  async #doubtAll(): Promise<void> {
+  /** A process that was paused for longer than its lease: nothing that it read is believed, but for what handlers are at. */
+  #doubtAll(): void {
+    for (const reader of [...this.#leases.keys()]) this.#lose(reader);
     this.#workbench.letGo();
     for (const reader of this.#readers) reader.doubt();
   }

@@ -30,6 +30,8 @@ const READ_BYTES = 1_000_000;
 /** An entry that this member holds without knowing was on its way for no longer. */
 const ON_ITS_WAY_MS = 2000;
 const REFUSED_MS = 500;
+const LOST_MS = 20;
+const GONE_MS = 100;
 
 export interface PartitionReaderOptions {
   readonly url: RedisAddress;
@@ -67,6 +69,9 @@ export class PartitionReader {
   #newest = '';
   #meanBytes = READ_BYTES / 16;
   #reading: Promise<void> = Promise.resolve();
+  /** The group, or its stream, was deleted. */
+  #isGone = false;
+  #isInDoubt = false;
   #stop = new AbortController();
   #wake: () => void = () => {};
   progress: PartitionProgress = { lag: undefined, pending: undefined, oldestPendingSeconds: undefined };
@@ -105,11 +110,7 @@ export class PartitionReader {
   /** Reads beside the other members, until it is ended. */
   share(): void {
     this.#begin(async (signal) => {
-      await this.#untilDone(signal, () => this.#recover(0));
-      while (!signal.aborted) {
-        if (!(await this.#whenRoom(signal))) return;
-        await this.#tried(signal, () => this.#readGroup(signal));
-      }
+      while (await this.#whenRoom(signal)) await this.#tried(signal, () => this.#readGroup(signal));
     });
   }
 
@@ -119,13 +120,11 @@ export class PartitionReader {
       await this.options.workbench.whenIdle(this.sources);
       await this.#untilDone(signal, () => this.#place());
       for (const source of this.sources) await this.#untilDone(signal, () => this.#takeBacklog(source, signal));
-      while (!signal.aborted) {
-        if (!(await this.#whenRoom(signal))) return;
+      while (await this.#whenRoom(signal)) {
         await this.#tried(signal, async () => {
-          if (!(await this.#fetch(token, signal))) {
-            this.#stop.abort();
-            onLost();
-          }
+          if (await this.#fetch(token, signal)) return;
+          this.#stop.abort();
+          onLost();
         });
       }
     });
@@ -153,6 +152,7 @@ export class PartitionReader {
   /** Whatever was on its way is not believed: the member was away for longer than its lease. */
   doubt(): void {
     this.#gaps.place(undefined);
+    this.#isInDoubt = true;
     if (this.#reads.isUp) this.#reads.reset();
   }
 
@@ -237,23 +237,32 @@ export class PartitionReader {
   async #tried(signal: AbortSignal, work: () => Promise<void>): Promise<void> {
     const { metrics, commands } = this.options;
     try {
-      if (!this.#reads.isUp && !(await this.#reads.whenUp(1000))) return;
+      if (!(await this.#reads.whenUp(1000)) || !(await commands.whenUp(1000)) || signal.aborted) return;
+      if (this.#isGone) await this.#restore();
+      if (this.#isInDoubt) await this.#settleDoubt();
       await work();
       this.#refusals.succeeded();
     } catch (error) {
       if (signal.aborted) return;
       metrics.failedCommand('read');
       const code = replyCode(error);
-      if (code === 'NOGROUP' || code === 'UNBLOCKED') return this.#tried(signal, () => this.#restore());
-      this.#refusals.failed(error);
-      if (code !== '') return sleep(REFUSED_MS, signal);
-      // the answer may have been lost on its way, and with it entries
-      await this.#reads.whenUp(1000);
-      await commands.whenUp(1000);
-      if (signal.aborted || !commands.isUp) return;
-      await this.look().catch(() => {});
-      await this.#recover(0).catch(() => {});
+      if (code === 'NOGROUP' || code === 'UNBLOCKED') this.#isGone = true;
+      else {
+        this.#refusals.failed(error);
+        this.#isInDoubt = true;
+      }
+      await sleep(this.#isGone ? GONE_MS : code === '' ? LOST_MS : REFUSED_MS, signal);
     }
+  }
+
+  /**
+   * An answer may have been lost on its way, and with it entries, which come before all that is read next; and the connection may
+   * lead to another Redis, whose epoch is known before an entry of it is handed out.
+   */
+  async #settleDoubt(): Promise<void> {
+    await this.look();
+    await this.#recover(0);
+    this.#isInDoubt = false;
   }
 
   async #readGroup(signal: AbortSignal): Promise<void> {
@@ -453,7 +462,8 @@ export class PartitionReader {
       id = isWhole ? floor : `${tail.ms}-${tail.offset}`;
     }
     const made = await this.#create(id);
-    if (made === 'deleted') return sleep(100, this.options.signal);
+    if (made === 'deleted') throw new StillGone();
+    this.#isGone = false;
     this.#gaps.place(undefined);
     if (made === 'made' && before === this.#epoch) {
       metrics.missing('group', 0);
@@ -548,3 +558,6 @@ export class PartitionReader {
     onGap({ reason: 'trimmed', partition: this.partition, from, to: range.to });
   }
 }
+
+/** The stream is not there, and will be with the log's next append. */
+class StillGone extends Error {}

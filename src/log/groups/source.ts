@@ -1,3 +1,4 @@
+import { fullJitter } from '../../core/backoff.js';
 import { sleep } from '../../core/sleep.js';
 import { type Connection, replyCode } from '../../redis/connect.js';
 import type { GroupKeys, PartitionKeys } from '../../redis/keys.js';
@@ -13,6 +14,7 @@ const RELEASE = loadScript(import.meta.url, 'release');
 
 const MAX_ACKS = 500;
 const RETRY_MS = 50;
+const MAX_RETRY_MS = 1000;
 
 /** `taken`: another has it, or it was delivered again. `gone`: nobody has it. `trimmed`: it is no longer in the log. */
 export type Fate = 'ok' | 'taken' | 'gone' | 'trimmed';
@@ -173,13 +175,13 @@ export class Source {
     onAgain: () => void = () => {},
   ): Promise<unknown> {
     const { commands, signal } = this.options;
-    while (!signal.aborted) {
+    for (let tries = 0; !signal.aborted; tries++) {
       try {
         return await commands.run(script, keys, args);
       } catch (error) {
         if (replyCode(error) === 'NOGROUP') return undefined;
         onAgain();
-        await sleep(RETRY_MS, signal);
+        await sleep(fullJitter(tries, RETRY_MS, MAX_RETRY_MS), signal);
         if (!commands.isUp) await commands.whenUp(1000);
       }
     }
