@@ -15,15 +15,24 @@ export interface Pending {
 }
 
 /** One that a handler gets. */
-export interface Holding extends Pending {
-  entry: GroupEntry;
-  /** What it takes in memory. */
-  readonly bytes: number;
-  /** The present delivery is counted. What was taken over is counted when it begins. */
-  isCounted: boolean;
+export class Holding implements Pending {
   /** It has failed as one of a batch: it comes again by itself. */
-  isAlone: boolean;
+  isAlone = false;
   /** Entries with the same one wait for each other. */
-  key: string | undefined;
-  state: 'queued' | 'running' | 'waiting' | 'settling' | 'over';
+  key: string | undefined = undefined;
+  state: 'queued' | 'running' | 'waiting' | 'settling' | 'over' = 'queued';
+
+  constructor(
+    readonly source: Source,
+    readonly id: string,
+    readonly ms: number,
+    readonly seq: number,
+    public deliveries: number,
+    public hasFailed: boolean,
+    public entry: GroupEntry,
+    /** What it takes in memory. */
+    readonly bytes: number,
+    /** The present delivery is counted. What was taken over is counted when it begins. */
+    public isCounted: boolean,
+  ) {}
 }

@@ -89,7 +89,7 @@ export class GroupMember extends Service {
       opensLater: true,
     });
     this.#metrics = groupMetrics(meter, group, () => ({
-      partitions: this.#readers.map(({ progress }) => progress),
+      partitions: this.#readers.map(({ place }) => place.progress),
       inHand: this.#workbench.count,
       leased: this.#isOrdered ? this.#leases.size : this.#readers.length,
     }));
@@ -139,7 +139,7 @@ export class GroupMember extends Service {
       this.#commands.open();
       const count = await this.#untilAnswered(() => this.#agreeOnPartitions());
       this.#readers = Array.from({ length: count }, (_, partition) => this.#makeReader(partition));
-      for (const reader of this.#readers) await this.#untilAnswered(() => reader.prepare());
+      for (const reader of this.#readers) await this.#untilAnswered(() => reader.place.prepare());
       await this.#untilAnswered(() => this.#join());
     } catch (error) {
       this.#close();
@@ -274,7 +274,7 @@ export class GroupMember extends Service {
     if (this.#isOrdered) await this.#share();
     else await this.#takeOver();
     for (const reader of this.#readers) {
-      await reader.look().catch((error: unknown) => {
+      await reader.place.look().catch((error: unknown) => {
         this.#metrics.failedCommand('progress');
         if (replyCode(error) === '') throw error;
       });

@@ -12,7 +12,7 @@ export interface PartitionProgress {
 /** What a group's member counts. The label is the group's name: there are as many as the code names. */
 export interface GroupMetrics {
   handled(outcome: HandledOutcome, entries: number): void;
-  acknowledged(): void;
+  acknowledged(entries: number): void;
   /** An acknowledgement that came to nothing. */
   lost(fate: 'taken' | 'gone' | 'trimmed'): void;
   redelivered(): void;
@@ -94,7 +94,7 @@ export function groupMetrics(
   const labels = { group };
   return {
     handled: (outcome, entries) => handled.inc({ group, outcome }, entries),
-    acknowledged: () => acknowledged.inc(labels),
+    acknowledged: (entries) => acknowledged.inc(labels, entries),
     lost: (reason) => lost.inc({ group, reason }),
     redelivered: () => redelivered.inc(labels),
     takenOver: (entries) => takenOver.inc(labels, entries),

@@ -1,25 +1,16 @@
-import { RelayError } from '../../core/errors.js';
-import type { Logger } from '../../core/ports.js';
 import { sleep } from '../../core/sleep.js';
 import type { RedisClock } from '../../redis/clock.js';
 import { Connection, type RedisAddress, replyCode } from '../../redis/connect.js';
-import type { GroupKeys, PartitionKeys } from '../../redis/keys.js';
 import { loadScript } from '../../redis/script.js';
-import { parsePosition } from '../../wire/position.js';
-import { parseEntry, parseId, type RawEntry } from '../entry.js';
-import { type EpochRecord, epochsSince, parseHistory, survivingTail } from '../epochs.js';
+import { parseId } from '../entry.js';
 import { Refusals } from '../refusals.js';
-import { GapWatch, type Range } from './gap-watch.js';
-import { GroupEntry } from './group-entry.js';
-import type { Holding, Pending } from './holding.js';
-import type { GroupMetrics, PartitionProgress } from './metrics.js';
-import type { GroupGap, GroupSettings, GroupStart } from './settings.js';
+import { GroupPlace, type GroupPlaceOptions } from './group-place.js';
+import { Intake } from './intake.js';
+import { offsetOf, type RawEntry } from './raw-entry.js';
+import type { GroupSettings } from './settings.js';
 import { Source, type Taken } from './source.js';
 import type { Workbench } from './workbench.js';
 
-const CREATE = loadScript(import.meta.url, 'create');
-const PROGRESS = loadScript(import.meta.url, 'progress');
-const TOLD = loadScript(import.meta.url, 'told');
 const FETCH = loadScript(import.meta.url, 'fetch');
 const SWEEP = loadScript(import.meta.url, 'sweep-consumers');
 
@@ -33,40 +24,29 @@ const REFUSED_MS = 500;
 const LOST_MS = 20;
 const GONE_MS = 100;
 
-export interface PartitionReaderOptions {
+export interface PartitionReaderOptions extends GroupPlaceOptions {
   readonly url: RedisAddress;
-  readonly partition: number;
-  readonly keys: PartitionKeys;
-  readonly groupKeys: GroupKeys;
-  /** As Redis has it. */
-  readonly group: string;
   readonly member: string;
-  readonly commands: Connection;
   readonly clock: RedisClock;
   readonly workbench: Workbench;
   readonly settings: GroupSettings;
-  readonly start: GroupStart;
-  readonly metrics: GroupMetrics;
-  readonly logger: Logger;
-  readonly onGap: (gap: GroupGap) => void;
   /** Ends with the member. */
   readonly signal: AbortSignal;
 }
 
-type ReadReply = readonly (readonly [stream: Buffer, entries: readonly RawEntry[]])[] | null;
+type ReadReply = readonly (readonly [stream: string, entries: readonly RawEntry[]])[] | null;
 
 /** One partition, as one member reads it: shared with the others, or for a time its own. */
 export class PartitionReader {
   readonly main: Source;
   readonly redriven: Source;
   readonly sources: ReadonlySet<Source>;
+  readonly place: GroupPlace;
+  readonly #intake: Intake;
   readonly #reads: Connection;
-  readonly #gaps = new GapWatch();
   readonly #refusals: Refusals;
-  #epoch = '';
-  #history: readonly EpochRecord[] = [];
-  /** Newest id of the log that this member read. */
-  #newest = '';
+  /** Newest ids that the group is known to have been handed. */
+  #handed = { main: '0-0', redriven: '0-0' };
   #meanBytes = READ_BYTES / 16;
   #reading: Promise<void> = Promise.resolve();
   /** The group, or its stream, was deleted. */
@@ -74,23 +54,29 @@ export class PartitionReader {
   #isInDoubt = false;
   #stop = new AbortController();
   #wake: () => void = () => {};
-  progress: PartitionProgress = { lag: undefined, pending: undefined, oldestPendingSeconds: undefined };
 
   constructor(private readonly options: PartitionReaderOptions) {
-    const { url, partition, keys, groupKeys, group, member, commands, workbench, settings, logger, signal } = options;
-    const shared = { partition, keys, groupKeys, group, member, commands, signal };
+    const { url, partition, keys, groupKeys, group, member, commands, workbench, settings, logger } = options;
     const make = (isRedriven: boolean): Source =>
       new Source({
-        ...shared,
+        partition,
+        keys,
+        groupKeys,
+        group,
+        member,
+        commands,
         isRedriven,
         maxDeliveries: settings.maxDeliveries,
         maxDeadLetters: settings.maxDeadLetters,
         mostHeld: () => workbench.count + MAX_COUNT,
-        onSettled: (holding, fate) => workbench.settled(holding, fate),
+        onSettled: (all) => workbench.settled(all),
+        signal: options.signal,
       });
     this.main = make(false);
     this.redriven = make(true);
     this.sources = new Set([this.main, this.redriven]);
+    this.place = new GroupPlace(options);
+    this.#intake = new Intake({ member, commands, place: this.place, metrics: options.metrics });
     const name = `holdfast:${group}:${partition}`;
     this.#reads = new Connection({ url, name, silenceMs: BLOCK_MS + 1500, opensLater: true });
     this.#refusals = new Refusals(logger, { op: 'group', partition });
@@ -98,13 +84,6 @@ export class PartitionReader {
 
   get partition(): number {
     return this.options.partition;
-  }
-
-  /** Makes the group if it isn't there. @throws when Redis can't be asked */
-  async prepare(): Promise<void> {
-    await this.#learn();
-    await this.#create(await this.#startId());
-    await this.#place();
   }
 
   /** Reads beside the other members, until it is ended. */
@@ -118,7 +97,9 @@ export class PartitionReader {
   own(token: number, onLost: () => void): void {
     this.#begin(async (signal) => {
       await this.options.workbench.whenIdle(this.sources);
-      await this.#untilDone(signal, () => this.#place());
+      await this.#untilDone(signal, async () => {
+        this.#handed = await this.place.find();
+      });
       for (const source of this.sources) await this.#untilDone(signal, () => this.#takeBacklog(source, signal));
       while (await this.#whenRoom(signal)) {
         await this.#tried(signal, async () => {
@@ -151,7 +132,7 @@ export class PartitionReader {
 
   /** Whatever was on its way is not believed: the member was away for longer than its lease. */
   doubt(): void {
-    this.#gaps.place(undefined);
+    this.place.forget();
     this.#isInDoubt = true;
     if (this.#reads.isUp) this.#reads.reset();
   }
@@ -171,29 +152,9 @@ export class PartitionReader {
     return true;
   }
 
-  /** What Redis has pending to this member, and it doesn't know of: an answer was lost. */
+  /** Takes up what Redis has pending to this member, and it doesn't know of: an answer was lost. */
   async reconcile(): Promise<void> {
     if (!this.#stop.signal.aborted) await this.#recover(ON_ITS_WAY_MS);
-  }
-
-  /** Looks how far the group is, and what has gone meanwhile. */
-  async look(): Promise<void> {
-    const { commands, keys, groupKeys, group, clock } = this.options;
-    const reply = (await commands.run(
-      PROGRESS,
-      [keys.stream, keys.meta, groupKeys.state],
-      [group, this.#newest, this.#epoch],
-    )) as [string, string, number, string, number, string, number, number];
-    const [epoch, history, end, oldest, pending, oldestPending, last, wall] = reply;
-    clock.learn(wall);
-    this.progress = {
-      lag: pending < 0 ? undefined : Math.max(0, end - last),
-      pending: pending < 0 ? undefined : pending,
-      oldestPendingSeconds: pending > 0 ? Math.max(0, wall - parseId(oldestPending).ms) / 1000 : 0,
-    };
-    if (epoch !== '' && epoch !== this.#epoch) await this.#turn(epoch, parseHistory(history));
-    const missing = this.#gaps.verify(oldest === '' ? end + 1 : parseId(oldest).seq);
-    for (const range of missing) await this.#tell(range);
   }
 
   /** Consumers that hold nothing, of members that are gone. */
@@ -238,7 +199,11 @@ export class PartitionReader {
     const { metrics, commands } = this.options;
     try {
       if (!(await this.#reads.whenUp(1000)) || !(await commands.whenUp(1000)) || signal.aborted) return;
-      if (this.#isGone) await this.#restore();
+      if (this.#isGone) {
+        this.#isGone = !(await this.place.restore());
+        if (this.#isGone) return await sleep(GONE_MS, signal);
+        this.#handed = await this.place.find();
+      }
       if (this.#isInDoubt) await this.#settleDoubt();
       await work();
       this.#refusals.succeeded();
@@ -251,7 +216,7 @@ export class PartitionReader {
         this.#refusals.failed(error);
         this.#isInDoubt = true;
       }
-      await sleep(this.#isGone ? GONE_MS : code === '' ? LOST_MS : REFUSED_MS, signal);
+      await sleep(code === '' || this.#isGone ? LOST_MS : REFUSED_MS, signal);
     }
   }
 
@@ -260,66 +225,41 @@ export class PartitionReader {
    * lead to another Redis, whose epoch is known before an entry of it is handed out.
    */
   async #settleDoubt(): Promise<void> {
-    await this.look();
+    await this.place.look();
     await this.#recover(0);
     this.#isInDoubt = false;
   }
 
   async #readGroup(signal: AbortSignal): Promise<void> {
     const { group, member } = this.options;
-    const streams = [this.main.stream, this.redriven.stream];
-    const reply = (await this.#reads.redis.callBuffer(
-      'XREADGROUP',
-      'GROUP',
-      group,
-      member,
-      'COUNT',
-      this.#room,
-      'BLOCK',
-      BLOCK_MS,
-      'STREAMS',
-      ...streams,
-      '>',
-      '>',
-    )) as ReadReply;
-    await this.#accept(reply, signal);
+    const how = ['GROUP', group, member, 'COUNT', this.#room, 'BLOCK', BLOCK_MS];
+    const streams = ['STREAMS', this.main.stream, this.redriven.stream, '>', '>'];
+    const reply = await this.#reads.redis.call('XREADGROUP', ...how, ...streams);
+    await this.#accept(reply as ReadReply, signal);
   }
 
+  /** @returns false: another has the partition */
   async #fetch(token: number, signal: AbortSignal): Promise<boolean> {
     const { commands, groupKeys, group, member } = this.options;
     const keys = [this.main.stream, this.redriven.stream, groupKeys.state];
-    const [status, reply] = (await commands.runBuffer(FETCH, keys, [group, member, token, this.#room])) as [
-      Buffer,
-      ReadReply,
-    ];
-    if (status.toString() === 'lost') return false;
-    if (reply) await this.#accept(reply, signal);
+    const reply = await commands.run(FETCH, keys, [group, member, token, this.#room]);
+    const [status, entries] = reply as [string, ReadReply];
+    if (status === 'lost') return false;
+    if (entries) await this.#accept(entries, signal);
     else await this.#whenNews(signal);
     return true;
   }
 
-  #awaited = { main: '', redriven: '' };
-
   /** Until there is an entry that the group was not handed, for a second at most. */
   async #whenNews(signal: AbortSignal): Promise<void> {
-    const awaited = this.#awaited;
-    const from = [awaited.main, awaited.redriven];
-    const reply = (await this.#reads.redis.callBuffer(
-      'XREAD',
-      'COUNT',
-      1,
-      'BLOCK',
-      BLOCK_MS,
-      'STREAMS',
-      this.main.stream,
-      this.redriven.stream,
-      ...from,
-    )) as ReadReply;
+    const handed = this.#handed;
+    const streams = ['STREAMS', this.main.stream, this.redriven.stream, handed.main, handed.redriven];
+    const reply = (await this.#reads.redis.call('XREAD', 'COUNT', 1, 'BLOCK', BLOCK_MS, ...streams)) as ReadReply;
     if (signal.aborted || !reply) return;
     for (const [stream, [first]] of reply) {
       // should somebody have moved the group past it, it is not waited for again
-      const of = stream.toString() === this.main.stream ? 'main' : 'redriven';
-      if (first && this.#awaited[of] === awaited[of]) this.#awaited = { ...this.#awaited, [of]: first[0].toString() };
+      const of = stream === this.main.stream ? 'main' : 'redriven';
+      if (first && this.#handed[of] === handed[of]) this.#handed = { ...this.#handed, [of]: first[0] };
     }
   }
 
@@ -327,77 +267,35 @@ export class PartitionReader {
     if (!reply) return;
     const { workbench } = this.options;
     // of a topic that began after the group did
-    if (this.#epoch === '') await this.#learn();
+    if (this.place.epoch === '') await this.place.learn();
     for (const [stream, raw] of reply) {
-      const source = stream.toString() === this.main.stream ? this.main : this.redriven;
-      if (source === this.main) await this.#watch(raw);
-      this.#noteNewest(source, raw);
-      const holdings = raw.map((entry) => this.#holdingOf(source, entry, 1, true));
+      const source = stream === this.main.stream ? this.main : this.redriven;
+      const newest = raw.at(-1)?.[0];
+      if (newest === undefined) continue;
+      this.#handed = { ...this.#handed, [source === this.main ? 'main' : 'redriven']: newest };
+      if (source === this.main) await this.#see(raw, newest);
+      const holdings = await this.#intake.take(
+        source,
+        raw.map((entry) => [entry, 1] as const),
+        true,
+      );
       // paused or ended while it was read: others may have it
-      if (signal.aborted || workbench.isPaused)
-        await source.release(holdings.filter((holding) => holding !== undefined));
-      else for (const holding of holdings) if (holding) workbench.add(holding);
+      if (signal.aborted || workbench.isPaused) await source.release(holdings);
+      else for (const holding of holdings) workbench.add(holding);
     }
     workbench.pump();
   }
 
-  #noteNewest(source: Source, raw: readonly RawEntry[]): void {
-    const newest = raw.at(-1)?.[0].toString();
-    if (newest === undefined) return;
-    if (source === this.main) {
-      this.#newest = newest;
-      this.#awaited = { ...this.#awaited, main: newest };
-    } else this.#awaited = { ...this.#awaited, redriven: newest };
-  }
-
-  async #watch(raw: readonly RawEntry[]): Promise<void> {
-    const offsets: number[] = [];
+  #see(raw: readonly RawEntry[], newest: string): Promise<void> {
     let bytes = 0;
-    for (const [id, fields] of raw) {
-      const { seq } = parseId(id);
-      for (const field of fields) bytes += field.length;
-      // a stranger's id has no place among ours
-      if (fields[0] && fields[0].toString('latin1') === String(seq)) offsets.push(seq);
+    const offsets: number[] = [];
+    for (const entry of raw) {
+      for (const { length } of entry[1]) bytes += length;
+      const offset = offsetOf(entry);
+      if (offset > 0) offsets.push(offset);
     }
-    if (raw.length > 0) this.#meanBytes = Math.max(1, (this.#meanBytes + bytes / raw.length) / 2);
-    for (const range of this.#gaps.see(offsets)) await this.#tell(range);
-  }
-
-  /** What a handler gets of it; `undefined`: nothing, and that is seen to. */
-  #holdingOf(
-    source: Source,
-    [rawId, rawFields]: RawEntry,
-    deliveries: number,
-    isCounted: boolean,
-  ): Holding | undefined {
-    const { metrics } = this.options;
-    const id = parseId(rawId);
-    const [originalId, fields] = source.isRedriven
-      ? [parseId(rawFields[1] ?? '0-0'), rawFields.slice(2)]
-      : [id, rawFields];
-    const entry = parseEntry(originalId, fields);
-    const pending: Pending = { source, id: id.text, ms: id.ms, seq: id.seq, deliveries, hasFailed: !isCounted };
-    const skip = (reason: 'foreign' | 'kind'): undefined => {
-      metrics.skipped(reason);
-      source.acknowledge(pending);
-    };
-    if (entry === 'foreign') return skip('foreign');
-    if (entry === 'unknown') {
-      metrics.skipped('format');
-      const failure = { at: Date.now(), member: this.options.member, reason: 'error', error: 'of a newer version' };
-      void source.fail(pending, 'error', failure, 0);
-      return undefined;
-    }
-    if (entry.header.kind !== 'event') return skip('kind');
-    return {
-      ...pending,
-      entry: new GroupEntry(entry, this.partition, this.#epoch, deliveries, source.isRedriven),
-      bytes: entry.size,
-      isCounted,
-      isAlone: false,
-      key: undefined,
-      state: 'queued',
-    };
+    this.#meanBytes = Math.max(1, (this.#meanBytes + bytes / raw.length) / 2);
+    return this.place.see(offsets, newest);
   }
 
   async #take(
@@ -412,20 +310,9 @@ export class PartitionReader {
     const taken = await source.take(whose, { idleMs, from, most, now: clock.at(), living });
     if (taken.dead > 0) metrics.deadLettered('lost', taken.dead);
     const { count, first, last } = taken.trimmed;
-    if (count > 0) {
-      metrics.missing('trimmed', count);
-      this.options.onGap({
-        reason: 'trimmed',
-        partition: this.partition,
-        from: parseId(first).seq,
-        to: parseId(last).seq,
-      });
-    }
-    for (const [raw, deliveries] of taken.entries) {
-      if (workbench.holds(source, raw[0].toString())) continue;
-      const holding = this.#holdingOf(source, raw, deliveries, false);
-      if (holding) workbench.add(holding);
-    }
+    if (count > 0) this.place.tellTrimmed(count, parseId(first).seq, parseId(last).seq);
+    const unknown = taken.entries.filter(([[id]]) => !workbench.holds(source, id));
+    for (const holding of await this.#intake.take(source, unknown, false)) workbench.add(holding);
     workbench.pump();
     return taken;
   }
@@ -440,124 +327,11 @@ export class PartitionReader {
 
   async #takeBacklog(source: Source, signal: AbortSignal): Promise<void> {
     let from = '-';
-    while (!signal.aborted) {
-      if (!(await this.#whenRoom(signal))) return;
+    while (await this.#whenRoom(signal)) {
       const taken = await this.#take(source, 'all', 0, from);
       this.options.metrics.takenOver(taken.entries.length);
       if (taken.next === '') return;
       from = taken.next;
     }
   }
-
-  /** The group is gone, or its stream: it begins again where all was done. */
-  async #restore(): Promise<void> {
-    const { logger, groupKeys, commands, metrics, onGap, group } = this.options;
-    const before = this.#epoch;
-    await this.#learn();
-    const [floor, epoch] = await commands.redis.hmget(groupKeys.state, 'floor', 'epoch');
-    let id = '0-0';
-    if (floor && epoch) {
-      const tail = survivingTail(this.#history, epoch);
-      const isWhole = epoch === this.#epoch || !tail || parseId(floor).seq <= tail.offset;
-      id = isWhole ? floor : `${tail.ms}-${tail.offset}`;
-    }
-    const made = await this.#create(id);
-    if (made === 'deleted') throw new StillGone();
-    this.#isGone = false;
-    this.#gaps.place(undefined);
-    if (made === 'made' && before === this.#epoch) {
-      metrics.missing('group', 0);
-      logger.error(
-        { event: 'group_recreated', group, partition: this.partition, from: id },
-        'the group was deleted under its members; what was not known to be done comes again',
-      );
-      onGap({ reason: 'group', partition: this.partition });
-    }
-    await this.#place();
-  }
-
-  async #learn(): Promise<void> {
-    const { commands, keys } = this.options;
-    const [epoch, history] = await commands.redis.hmget(keys.meta, 'epoch', 'history');
-    const records = parseHistory(history ?? '');
-    if (this.#epoch !== '' && epoch && epoch !== this.#epoch) await this.#turn(epoch, records);
-    this.#epoch = epoch ?? this.#epoch;
-    this.#history = records;
-  }
-
-  async #create(id: string): Promise<'made' | 'there' | 'deleted'> {
-    const { commands, keys, groupKeys, group } = this.options;
-    const all = [keys.stream, keys.meta, groupKeys.redriven, groupKeys.state];
-    return (await commands.run(CREATE, all, [group, id, this.#epoch])) as 'made' | 'there' | 'deleted';
-  }
-
-  async #startId(): Promise<string> {
-    const { commands, keys, start } = this.options;
-    const [first, ms, offset] = await commands.redis.hmget(keys.meta, 'first', 'ms', 'offset');
-    const earliest = `0-${Math.max(0, Number(first ?? 1) - 1)}`;
-    if (start === 'latest') return `${ms ?? 0}-${offset ?? 0}`;
-    if (start === 'earliest') return earliest;
-    if (start instanceof Date) return `${Math.max(0, start.getTime())}-0`;
-    const position = parsePosition(start.position);
-    if (!position) throw new RelayError('bad_request', `from: ${JSON.stringify(start.position)} is no position`);
-    if (position.partition !== this.partition) return earliest;
-    const tail = position.epoch === this.#epoch ? undefined : survivingTail(this.#history, position.epoch);
-    const { ms: tailMs, offset: tailOffset } = tail ?? position;
-    return position.offset <= tailOffset ? `${position.ms}-${position.offset}` : `${tailMs}-${tailOffset}`;
-  }
-
-  /** Where the group stands, as Redis says. */
-  async #place(): Promise<void> {
-    const { group, commands } = this.options;
-    const [main, redriven] = await Promise.all(
-      [this.main, this.redriven].map(async ({ stream }) => {
-        const groups = (await commands.redis.xinfo('GROUPS', stream)) as unknown[][];
-        const own = groups.find((fields) => fields[fields.indexOf('name') + 1] === group);
-        return own ? String(own[own.indexOf('last-delivered-id') + 1]) : '0-0';
-      }),
-    );
-    this.#awaited = { main: main as string, redriven: redriven as string };
-    const { seq, ms } = parseId(main as string);
-    // a group that was set to a time stands before an offset that it doesn't know
-    this.#gaps.place(seq > 0 || ms === 0 ? seq : undefined);
-    if (seq > 0) this.#newest = main as string;
-  }
-
-  async #turn(epoch: string, history: readonly EpochRecord[]): Promise<void> {
-    const { logger, commands, groupKeys, onGap, metrics } = this.options;
-    const before = this.#epoch;
-    this.#epoch = epoch;
-    this.#history = history;
-    this.#newest = '';
-    this.#gaps.place(undefined);
-    if (before === '') return;
-    const since = epochsSince(history, before);
-    const tail = survivingTail(history, before)?.offset ?? 0;
-    const lost = Math.max(0, ...since.map((record) => record.lost.offset));
-    const hasLost = lost > tail || since.length === 0 || since.some(({ reason }) => reason !== 'meta');
-    if (!hasLost) return;
-    if (Number(await commands.run(TOLD, [groupKeys.state], [epoch, 0, 0])) === 0) return;
-    const range = lost > tail ? { from: tail + 1, to: lost } : {};
-    metrics.missing('epoch', lost > tail ? lost - tail : 0);
-    logger.error(
-      { event: 'group_epoch', partition: this.partition, from: before, to: epoch, ...range },
-      'the log lost entries; the group goes on in what there is',
-    );
-    onGap({ reason: 'epoch', partition: this.partition, ...range });
-  }
-
-  async #tell(range: Range): Promise<void> {
-    const { commands, groupKeys, logger, metrics, onGap } = this.options;
-    const from = Number(await commands.run(TOLD, [groupKeys.state], [this.#epoch, range.from, range.to]));
-    if (from === 0) return;
-    metrics.missing('trimmed', range.to - from + 1);
-    logger.error(
-      { event: 'group_gap', partition: this.partition, from, to: range.to },
-      'entries were cut from the log before the group was handed them',
-    );
-    onGap({ reason: 'trimmed', partition: this.partition, from, to: range.to });
-  }
 }
-
-/** The stream is not there, and will be with the log's next append. */
-class StillGone extends Error {}

@@ -3,8 +3,8 @@ import { sleep } from '../../core/sleep.js';
 import { type Connection, replyCode } from '../../redis/connect.js';
 import type { GroupKeys, PartitionKeys } from '../../redis/keys.js';
 import { loadScript } from '../../redis/script.js';
-import type { RawEntry } from '../entry.js';
 import type { Pending } from './holding.js';
+import type { RawEntry } from './raw-entry.js';
 
 const ACKNOWLEDGE = loadScript(import.meta.url, 'acknowledge');
 const BEGIN = loadScript(import.meta.url, 'begin');
@@ -44,7 +44,7 @@ export interface SourceOptions {
   readonly maxDeadLetters: number;
   /** Most entries that the member may hold. */
   readonly mostHeld: () => number;
-  readonly onSettled: (pending: Pending, fate: Fate) => void;
+  readonly onSettled: (all: readonly (readonly [pending: Pending, fate: Fate])[]) => void;
   /** Ends with the member. */
   readonly signal: AbortSignal;
 }
@@ -104,21 +104,17 @@ export class Source {
   async take(whose: 'others' | 'mine' | 'all', { idleMs, from, most, now, living }: TakeRequest): Promise<Taken> {
     const { group, member, maxDeliveries, maxDeadLetters, commands } = this.options;
     const args = [group, member, this.#drop, this.#prefix, idleMs, from, most, maxDeliveries, maxDeadLetters, now];
-    const reply = (await commands.runBuffer(TAKE, this.#allKeys, [...args, whose, ...living])) as [
-      Buffer,
+    const reply = (await commands.run(TAKE, this.#allKeys, [...args, whose, ...living])) as [
+      string,
       number,
       number,
-      Buffer,
-      Buffer,
-      ...[Buffer, readonly Buffer[], number, Buffer][],
+      string,
+      string,
+      ...[string, readonly string[], number, string][],
     ];
     const [next, dead, count, first, last, ...rows] = reply;
-    return {
-      next: next.toString(),
-      dead,
-      trimmed: { count, first: first.toString(), last: last.toString() },
-      entries: rows.map(([id, fields, deliveries]) => [[id, fields], deliveries] as const),
-    };
+    const entries = rows.map(([id, fields, deliveries]) => [[id, fields], deliveries] as const);
+    return { next, dead, trimmed: { count, first, last }, entries };
   }
 
   /** Others may take them at once. */
@@ -148,23 +144,33 @@ export class Source {
     await new Promise(setImmediate);
     while (this.#acks.length > 0) {
       const batch = this.#acks.splice(0, MAX_ACKS).sort((a, b) => a.ms - b.ms || a.seq - b.seq);
-      const { group, member, groupKeys, mostHeld } = this.options;
-      const args: (string | number)[] = [group, member, this.#drop, this.#prefix];
-      args.push(batch.some(({ hasFailed }) => hasFailed) ? 1 : 0, mostHeld());
-      for (const { id, deliveries } of batch) args.push(id, deliveries);
-      let isAgain = false;
-      const lost = (await this.#surely(ACKNOWLEDGE, [this.stream, groupKeys.failures], args, () => {
-        isAgain = true;
-      })) as readonly string[] | undefined;
-      const fates = new Map<string, Fate>();
-      for (let index = 0; index < (lost?.length ?? 0); index += 2)
-        fates.set(lost?.[index] as string, lost?.[index + 1] as Fate);
-      for (const pending of batch) {
-        const fate = lost ? (fates.get(pending.id) ?? 'ok') : 'gone';
-        // whose first answer was lost may have been acknowledged by it
-        this.options.onSettled(pending, fate === 'gone' && isAgain ? 'ok' : fate);
-      }
+      const lost = await this.#acknowledge(batch);
+      this.options.onSettled(batch.map((pending) => [pending, lost.get(pending.id) ?? 'ok'] as const));
     }
+  }
+
+  /** @param batch ascending by id. @returns what was no longer the member's */
+  async #acknowledge(batch: readonly Pending[]): Promise<ReadonlyMap<string, Fate>> {
+    const { group, member, groupKeys, mostHeld } = this.options;
+    const range = [batch[0]?.id ?? '', batch.at(-1)?.id ?? ''] as const;
+    const first = batch.filter(({ deliveries }) => deliveries === 1);
+    const args: (string | number)[] = [group, member, this.#drop, this.#prefix];
+    args.push(batch.some(({ hasFailed }) => hasFailed) ? 1 : 0, mostHeld(), ...range, first.length);
+    for (const { id } of first) args.push(id);
+    for (const { id, deliveries } of batch) if (deliveries !== 1) args.push(id, deliveries);
+    let isAgain = false;
+    const lost = (await this.#surely(ACKNOWLEDGE, [this.stream, groupKeys.failures], args, () => {
+      isAgain = true;
+    })) as readonly string[] | undefined;
+    // there is no group any more
+    if (!lost) return new Map(batch.map(({ id }) => [id, 'gone']));
+    const fates = new Map<string, Fate>();
+    for (let index = 0; index < lost.length; index += 2) {
+      const [id, fate] = lost.slice(index, index + 2) as [string, Fate];
+      // what was sent twice, for its first answer was lost, may have been acknowledged by the first
+      if (fate !== 'gone' || !isAgain) fates.set(id, fate);
+    }
+    return fates;
   }
 
   /** Until Redis answers, as long as the member runs. `undefined`: the group isn't there any more, or the member ended. */

@@ -19,7 +19,7 @@ interface Run {
   readonly holdings: readonly Holding[];
   readonly context: Context;
   /** Monotonic ms; infinite: it has all the time. */
-  readonly end: number;
+  end: number;
   isOver: boolean;
 }
 
@@ -199,13 +199,17 @@ export class Workbench {
     this.#wakeIdle();
   }
 
-  /** What came of an acknowledgement. */
-  settled({ source, id }: Pending, fate: Fate): void {
+  /** What came of acknowledgements. */
+  settled(all: readonly (readonly [pending: Pending, fate: Fate])[]): void {
     const { metrics, onRoom } = this.options;
-    if (fate === 'ok') metrics.acknowledged();
-    else metrics.lost(fate);
-    const holding = this.#held.get(source)?.get(id);
-    if (holding) this.#forget(holding);
+    let acknowledged = 0;
+    for (const [{ source, id }, fate] of all) {
+      if (fate === 'ok') acknowledged++;
+      else metrics.lost(fate);
+      const holding = this.#held.get(source)?.get(id);
+      if (holding) this.#forget(holding);
+    }
+    metrics.acknowledged(acknowledged);
     onRoom();
   }
 
@@ -268,10 +272,8 @@ export class Workbench {
   #run(holdings: readonly Holding[]): void {
     const { settings, handler } = this.options;
     const context = new Context();
-    const end = settings.timeoutMs > 0 ? performance.now() + settings.timeoutMs : Number.POSITIVE_INFINITY;
-    const run: Run = { holdings, context, end, isOver: false };
     for (const holding of holdings) holding.state = 'running';
-    this.#runs.add(run);
+    const run: Run = { holdings, context, end: Number.POSITIVE_INFINITY, isOver: false };
     let returned: unknown;
     try {
       returned =
@@ -285,6 +287,8 @@ export class Workbench {
       return this.#ended(run, 'error', error);
     }
     if (typeof (returned as PromiseLike<unknown> | undefined)?.then !== 'function') return this.#ended(run);
+    if (settings.timeoutMs > 0) run.end = performance.now() + settings.timeoutMs;
+    this.#runs.add(run);
     (returned as PromiseLike<unknown>).then(
       () => {
         this.#ended(run);
@@ -311,7 +315,7 @@ export class Workbench {
   #leave(run: Run, reason?: FailureReason, error?: unknown): void {
     run.isOver = true;
     this.#runs.delete(run);
-    this.options.metrics.handled(reason ?? 'ok', run.holdings.length);
+    if (reason) this.options.metrics.handled(reason, run.holdings.length);
     for (const holding of run.holdings) {
       if (reason) {
         holding.isAlone = run.holdings.length > 1 || holding.isAlone;
@@ -424,6 +428,7 @@ export class Workbench {
     const seconds = (now - this.#timedAt) / 1000;
     const perSecond = this.#completed / seconds;
     this.#perSecond = perSecond > this.#perSecond ? perSecond : (this.#perSecond + perSecond) / 2;
+    this.options.metrics.handled('ok', this.#completed);
     this.#completed = 0;
     for (const run of this.#runs) {
       if (run.end > now) continue;
