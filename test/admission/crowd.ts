@@ -1,9 +1,11 @@
 import { expect } from 'vitest';
+import { sleep } from '../../src/core/sleep.js';
 import { RawClient } from '../gateway/raw-client.js';
 import type { Pod } from '../harness/pod.js';
 import { eventually } from '../harness/poll.js';
 import type { TcpProxy } from '../harness/tcp-proxy.js';
 import { ALL_CAPS, token } from '../harness/token.js';
+import { statusOf } from './readiness.js';
 import type { AdmissionRig } from './rig.js';
 
 export interface CrowdFigures {
@@ -21,6 +23,9 @@ export interface CrowdFigures {
   readonly confirmedMs: number;
   readonly dropped: number;
 }
+
+/** Some hundred at once are work for the machine, whatever Postgres does: none of these is a promise. */
+const PATIENCE_MS = 120_000;
 
 /** Since the last look, in ms: a look begins it anew. */
 async function loopDelay(pod: Pod): Promise<{ readonly p99: number; readonly max: number }> {
@@ -54,6 +59,32 @@ export function watchLookups(proxy: TcpProxy, pods: readonly Pick<Pod, 'name'>[]
   return seen;
 }
 
+/** Postgres takes connections and requests, and says nothing; or all is well, where that is the control. */
+function silent(proxy: TcpProxy, isSilent: boolean) {
+  proxy.dropReplies(isSilent);
+  const end = (): void => proxy.dropReplies(false);
+  return { end, [Symbol.dispose]: end };
+}
+
+/** Counts probes that were not answered with 200. */
+function watchReady(pods: readonly Pod[]) {
+  const over = new AbortController();
+  let notReady = 0;
+  const watching = (async () => {
+    while (!over.signal.aborted) {
+      const statuses = await Promise.all(pods.map(({ opsUrl }) => statusOf(`${opsUrl}/_readiness`)));
+      notReady += statuses.filter((status) => status !== 200).length;
+      await sleep(20, over.signal);
+    }
+  })();
+  const stop = async (): Promise<number> => {
+    over.abort();
+    await watching;
+    return notReady;
+  };
+  return { stop, [Symbol.asyncDispose]: async () => void (await stop()) };
+}
+
 /** So many clients connect at once, while Postgres takes connections and says nothing; or, as a control, while it is well. */
 export async function crowdWhileItHangs(rig: AdmissionRig, clients: number, hangs = true): Promise<CrowdFigures> {
   const tokens = await Promise.all(
@@ -61,17 +92,9 @@ export async function crowdWhileItHangs(rig: AdmissionRig, clients: number, hang
   );
   const errors = 'holdfast_admission_checks_total{outcome="check_error"}';
   const errorsBefore = await sum(rig.pods, errors);
+  using silence = silent(rig.proxy, hangs);
   using lookups = watchLookups(rig.proxy, rig.pods);
-  rig.proxy.dropReplies(hangs);
-  let notReady = 0;
-  let isOver = false;
-  const watching = eventually(
-    async () => {
-      for (const pod of rig.pods) if ((await fetch(`${pod.opsUrl}/_readiness`)).status !== 200) notReady++;
-      return isOver;
-    },
-    { withinMs: 300_000, what: 'the crowd to be in' },
-  );
+  await using readiness = watchReady(rig.pods);
   await Promise.all(rig.pods.map(loopDelay));
   const from = performance.now();
   let slowestMs = 0;
@@ -79,21 +102,20 @@ export async function crowdWhileItHangs(rig: AdmissionRig, clients: number, hang
     tokens.map(async (jwt, index) => {
       const client = new RawClient((rig.pods[index % rig.pods.length] as Pod).port);
       const startedAt = performance.now();
-      await client.open({ token: jwt });
+      await client.open({ token: jwt }, PATIENCE_MS);
       slowestMs = Math.max(slowestMs, performance.now() - startedAt);
       return client;
     }),
   );
   const admittedMs = performance.now() - from;
   const delays = await Promise.all(rig.pods.map(loopDelay));
-  isOver = true;
-  await watching;
+  const notReady = await readiness.stop();
   const checkErrors = (await sum(rig.pods, errors)) - errorsBefore;
-  const endedAt = performance.now();
   const mostLookups = lookups.most;
-  rig.proxy.dropReplies(false);
+  const endedAt = performance.now();
+  silence.end();
   await eventually(async () => (await sum(rig.pods, 'holdfast_admission_unconfirmed')) === 0, {
-    withinMs: 30_000,
+    withinMs: PATIENCE_MS,
     what: 'everybody to be confirmed',
   });
   const confirmedMs = performance.now() - endedAt;

@@ -8,7 +8,7 @@ import { eventually } from '../harness/poll.js';
 
 const EVERY_MS = 200;
 /** A pod that has not answered by then counts as one that answered something else. */
-const PATIENCE_MS = 10_000;
+const PATIENCE_MS = 30_000;
 
 const BARE = `
 const { createServer } = require('node:http');
@@ -92,6 +92,12 @@ export function watchReadiness(pods: readonly Pick<Pod, 'opsUrl' | 'pid'>[], bar
   return { stop, [Symbol.asyncDispose]: async () => void (await stop()) };
 }
 
+async function ask(url: string): Promise<{ readonly status: unknown; readonly ms: number }> {
+  const from = performance.now();
+  const status = await statusOf(url);
+  return { status, ms: performance.now() - from };
+}
+
 async function askPod({ opsUrl, pid }: Pick<Pod, 'opsUrl' | 'pid'>) {
   const waited = (): number => waitedForCoreMs(pid) + waitedForCoreMs(process.pid);
   const before = waited();
@@ -103,14 +109,13 @@ async function askPod({ opsUrl, pid }: Pick<Pod, 'opsUrl' | 'pid'>) {
  * Over a connection of its own, as a probe does: one that is kept may be closed at the moment it is used again. Never rejects:
  * whatever is no answer has its reason in place of a status.
  */
-function ask(url: string): Promise<{ readonly status: unknown; readonly ms: number }> {
-  const from = performance.now();
+export function statusOf(url: string): Promise<unknown> {
   return new Promise((resolve) => {
-    const end = (status: unknown): void => resolve({ status, ms: performance.now() - from });
+    const fail = (error: Error): void => resolve(String(error));
     get(url, { agent: false, signal: AbortSignal.timeout(PATIENCE_MS) }, (response) => {
       response.resume();
-      response.on('end', () => end(response.statusCode));
-      response.on('error', (error) => end(String(error)));
-    }).on('error', (error) => end(String(error)));
+      response.on('end', () => resolve(response.statusCode));
+      response.on('error', fail);
+    }).on('error', fail);
   });
 }

@@ -72,11 +72,14 @@ export class RawClient implements AsyncDisposable {
   }
 
   /** Sends CONNECT and resolves with the answer's data: `{sid, pid}`, or the refusal. */
-  async open(auth: object): Promise<{ sid?: string; pid?: string; message?: string; data?: { code: string } }> {
-    await this.next(/^0/);
+  async open(
+    auth: object,
+    withinMs = 10_000,
+  ): Promise<{ sid?: string; pid?: string; message?: string; data?: { code: string } }> {
+    await this.next(/^0/, { withinMs });
     const after = this.texts.length;
     this.send(`40${JSON.stringify(auth)}`);
-    return JSON.parse((await this.next(/^4[04]/, { after })).slice(2));
+    return JSON.parse((await this.next(/^4[04]/, { after, withinMs })).slice(2));
   }
 
   /** An event with an ack; its first argument. */
