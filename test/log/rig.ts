@@ -176,18 +176,21 @@ export class Ledger {
   }
 
   /**
-   * Waits until the pod has what it is due, then compares exactly: what was acknowledged is handed over once, in order, or in a gap
-   * that names it; a gap names nothing that came; nothing came that was refused.
+   * Waits until the pod has what it is due, then compares exactly: what was acknowledged is handed over once, in order, or is gone
+   * and in a gap that names it; a gap names nothing that came; nothing came that was refused.
    */
   async settle(pod: TestPod, withinMs = 15_000): Promise<void> {
-    await eventually(() => expect(this.missing(pod)).toEqual([]), { withinMs, what: `pod ${pod.name} to have all` });
+    await eventually(async () => expect(this.missing(pod, await idsInLog(this.admin, this.keys))).toEqual([]), {
+      withinMs,
+      what: `pod ${pod.name} to have all`,
+    });
     await this.check(pod);
   }
 
   async check(pod: TestPod): Promise<void> {
     const inLog = await idsInLog(this.admin, this.keys);
     expect({
-      missing: this.missing(pod),
+      missing: this.missing(pod, inLog),
       doubled: doubled(pod.ids),
       outOfOrder: outOfOrder(pod),
       phantoms: pod.ids.filter((id) => this.refused.has(id)),
@@ -195,22 +198,36 @@ export class Ledger {
     }).toEqual({ missing: [], doubled: [], outOfOrder: [], phantoms: [], falseGaps: [] });
   }
 
-  /** A trimmed gap that names what was handed over, or an epoch's that names what is still in the log. */
+  /** A trimmed gap that names what was handed over, or an epoch's that names what is still in the log, and nothing else there. */
   #falseGaps({ gaps, handled }: TestPod, inLog: ReadonlySet<string>): readonly string[] {
     return gaps
       .filter((gap) =>
         gap.reason === 'trimmed'
           ? handled.some((entry) => names(gap, entry))
-          : [...this.accepted].some(([id, position]) => names(gap, position) && inLog.has(id)),
+          : [...this.accepted].some(
+              ([id, position]) => names(gap, position) && inLog.has(id) && !this.#hasForkedAt(position, inLog),
+            ),
       )
       .map(({ from, to, reason }) => `${reason} ${from.epoch}:${from.offset}-${to.offset}`);
   }
 
-  missing(pod: TestPod): readonly string[] {
+  /** Two entries had this place, each in another copy of the log, and the one that isn't in this copy is gone. */
+  #hasForkedAt({ epoch, offset }: Position, inLog: ReadonlySet<string>): boolean {
+    return [...this.accepted].some(([id, other]) => other.epoch === epoch && other.offset === offset && !inLog.has(id));
+  }
+
+  /** @param inLog no gap excuses these */
+  missing(pod: TestPod, inLog: ReadonlySet<string> = new Set()): readonly string[] {
     const had = new Set(pod.ids);
+    const isOwn = (id: string): boolean => id.startsWith(`${pod.name}-`);
     return [...this.accepted]
+      .filter(([id]) => !had.has(id))
       .filter(
-        ([id, position]) => !had.has(id) && !pod.gaps.some((gap) => names(gap, position) || wipes(pod, gap, position)),
+        ([id, position]) =>
+          inLog.has(id) ||
+          !pod.gaps.some(
+            (gap) => names(gap, position) || wipes(pod, gap, position) || (!isOwn(id) && ends(gap, position)),
+          ),
       )
       .map(([id, position]) => `${id} at ${formatPosition(position.epoch, 0, position.ms, position.offset)}`);
   }
@@ -218,6 +235,11 @@ export class Ledger {
 
 function names({ from, to }: LogGap, { epoch, offset }: { epoch: string; offset: number }): boolean {
   return from.epoch === epoch && from.offset <= offset && offset <= to.offset;
+}
+
+/** An epoch's gap is told up to the newest entry that its pod knew of: what others had acknowledged behind it is gone too. */
+function ends({ reason, from }: LogGap, { epoch, offset }: { epoch: string; offset: number }): boolean {
+  return reason === 'epoch' && from.epoch === epoch && from.offset <= offset;
 }
 
 /** Of a log that was wiped with its meta nobody knows the end, only from where on it is gone. */
