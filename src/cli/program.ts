@@ -2,11 +2,13 @@ import { Command } from 'commander';
 import { VERSION } from '../version.js';
 import { addCheck } from './check.js';
 import { addDevices } from './devices.js';
+import { addDlq } from './dlq.js';
 import { addGroups } from './groups.js';
 import { addKeys } from './keys.js';
 import { addMigrate } from './migrate.js';
 import { failWith } from './output.js';
 import { addPublish } from './publish.js';
+import { addReplay } from './replay.js';
 import { addRpc } from './rpc.js';
 import { addServe } from './serve.js';
 import { addTail } from './tail.js';
@@ -25,8 +27,8 @@ export function program(): Command {
       onStdoutError(isServing);
       if (!isServing) endOnSignals();
     });
-  const commands = [addServe, addToken, addCheck, addPublish, addTail, addRpc, addTopics, addGroups, addMigrate];
-  for (const add of [...commands, addTenants, addDevices, addKeys]) add(root);
+  const commands = [addServe, addToken, addCheck, addPublish, addTail, addReplay, addRpc, addTopics, addGroups, addDlq];
+  for (const add of [...commands, addMigrate, addTenants, addDevices, addKeys]) add(root);
   return root;
 }
 

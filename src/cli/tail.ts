@@ -1,18 +1,22 @@
-import type { Command } from 'commander';
+import { type Command, Option } from 'commander';
 import { FatalError } from '../core/errors.js';
 import { sleep } from '../core/sleep.js';
-import { type Entry, type LogAccess, lossesOf } from '../log/index.js';
+import { type Entry, GroupAdmin, type LogAccess, lossesOf } from '../log/index.js';
 import { EVENTS_TOPIC } from '../wire/event.js';
-import { scoped } from '../wire/names.js';
-import { formatPosition } from '../wire/position.js';
-import { parseFrom } from '../wire/read-from.js';
+import { formatPosition, parsePosition } from '../wire/position.js';
+import type { ReadFrom } from '../wire/read-from.js';
 import { existingTopic, withLog } from './access.js';
+import { beginningAt, whereOf } from './beginning.js';
+import { entryFilter } from './entry-filter.js';
+import { noGroup } from './groups.js';
 import { type Format, parseFormat } from './output.js';
 
 interface Options {
   readonly from: string;
+  readonly group?: string;
   readonly room?: string;
-  readonly tenant: string;
+  readonly tenant?: string;
+  readonly topic: string;
   readonly count?: string;
   readonly follow: boolean;
   readonly output: Format;
@@ -21,18 +25,17 @@ interface Options {
 
 const POLL_MS = 200;
 
-interface Place {
-  readonly ms: number;
-  readonly offset: number;
-}
-
 export function addTail(root: Command): void {
   root
     .command('tail')
     .description("print a tenant's events as they are appended")
     .option('--from <where>', 'a position, earliest, latest, a time (ISO 8601 or ms) or an age (10m)', 'latest')
+    .addOption(
+      new Option('--group <name>', 'from where this consumer group stands, which stays there').conflicts('from'),
+    )
     .option('--room <room>', 'this room only')
-    .option('-t, --tenant <name>', 'tenant', 'default')
+    .option('-t, --tenant <name>', 'tenant (default: "default"; in another topic than events: all)')
+    .option('--topic <topic>', 'topic', EVENTS_TOPIC)
     .option('-n, --count <n>', 'stop after so many events')
     .option('--no-follow', 'stop at the end of the log')
     .option('-o, --output <format>', 'text or json (one object a line)', parseFormat, 'text')
@@ -46,25 +49,58 @@ export function addTail(root: Command): void {
 }
 
 async function tail(log: LogAccess, options: Options, count: number): Promise<void> {
-  const { room, tenant, follow, output } = options;
-  await existingTopic(log, EVENTS_TOPIC);
-  const partition = await log.partitionOf(EVENTS_TOPIC, tenant);
-  const prefix = `${scoped(tenant)}/`;
-  const wanted = room === undefined ? undefined : scoped(tenant, room);
-  const isWanted = ({ header }: Entry): boolean =>
-    header.rooms.some((name) => (wanted === undefined ? name.startsWith(prefix) : name === wanted));
-  let { after, epoch } = await begin(log, partition, options);
+  const { topic } = options;
+  await existingTopic(log, topic);
+  // all of a tenant's events are in one partition; other topics may be divided by something else
+  const tenant = options.tenant ?? (topic === EVENTS_TOPIC ? 'default' : undefined);
+  const own = topic === EVENTS_TOPIC ? await log.partitionOf(topic, tenant as string) : undefined;
+  const starts = (await startsOf(log, options)).filter(({ partition }) => own === undefined || partition === own);
+  if (starts.length === 0)
+    throw new FatalError(`--from: tenant ${JSON.stringify(tenant)} is in partition ${own}, got ${options.from}`);
+  const budget = { left: count };
+  const isWanted = entryFilter(tenant, options.room);
+  await Promise.all(starts.map((start) => tailPartition(log, start, options, isWanted, budget)));
+}
+
+interface Start {
+  readonly partition: number;
+  readonly from: ReadFrom;
+}
+
+/** @throws {FatalError} there is no such place or group */
+async function startsOf(log: LogAccess, { topic, from, group }: Options): Promise<readonly Start[]> {
+  if (group !== undefined) {
+    const rows = await new GroupAdmin(log).describe(topic, group);
+    if (rows.length === 0) throw noGroup(group);
+    return rows.map(({ partition, currentPosition }) => ({
+      partition,
+      from: parsePosition(currentPosition) ?? 'earliest',
+    }));
+  }
+  const where = await whereOf(log, '--from', from);
+  if (typeof where === 'object' && 'offset' in where) return [{ partition: where.partition, from: where }];
+  const count = await log.partitionCount(topic);
+  return Array.from({ length: count }, (_, partition) => ({ partition, from: where }));
+}
+
+async function tailPartition(
+  log: LogAccess,
+  { partition, from }: Start,
+  { topic, follow, output }: Options,
+  isWanted: (entry: Entry) => boolean,
+  budget: { left: number },
+): Promise<void> {
+  let { after, epoch } = await beginningAt(log, topic, partition, from);
   const tell = (from: number, to: number, of: string, reason: Gap['reason']): void => {
     const at = (offset: number): string => formatPosition(of, partition, after.ms, offset);
     printGap({ from: at(from), to: at(to), reason }, output);
   };
-  let left = count;
-  while (left > 0) {
-    const page = await log.page(EVENTS_TOPIC, partition, after, { entries: 500, bytes: 1_000_000 });
+  while (budget.left > 0) {
+    const page = await log.page(topic, partition, after, { entries: 500, bytes: 1_000_000 });
     // a log that was wiped or fell back has no epoch of its own until a relay begins one
     const isWhole = page.epoch !== '' && (page.epoch !== epoch || page.newest.offset >= after.offset);
     if (isWhole && epoch !== undefined && page.epoch !== epoch) {
-      const survivor = await log.survivor(EVENTS_TOPIC, partition, epoch);
+      const survivor = await log.survivor(topic, partition, epoch);
       if (survivor && survivor.offset < after.offset) {
         tell(survivor.offset + 1, after.offset, epoch, 'epoch');
         after = survivor;
@@ -80,12 +116,12 @@ async function tail(log: LogAccess, options: Options, count: number): Promise<vo
       };
       const isGoneToTheEnd = losses.at(-1)?.to === page.newest.offset;
       for (const entry of page.entries) {
-        if (!isWanted(entry) || left <= 0) continue;
+        if (!isWanted(entry) || budget.left <= 0) continue;
         tellUpTo(entry.offset);
         print(entry, formatPosition(page.epoch, partition, entry.ms, entry.offset), output);
-        left--;
+        budget.left--;
       }
-      if (left > 0) tellUpTo(page.newest.offset);
+      if (budget.left > 0) tellUpTo(page.newest.offset);
       after = isGoneToTheEnd ? page.newest : page.scanned;
       if (after.offset > 0) epoch = page.epoch;
       if (!page.isLast) continue;
@@ -93,28 +129,6 @@ async function tail(log: LogAccess, options: Options, count: number): Promise<vo
     if (!follow) return;
     await sleep(POLL_MS);
   }
-}
-
-interface Beginning {
-  readonly after: Place;
-  /** Of `after`; `undefined`: reading begins at a time or at the oldest entry, and misses nothing before it. */
-  readonly epoch: string | undefined;
-}
-
-/** @throws {FatalError} `--from` is none, or no position of this log */
-async function begin(log: LogAccess, partition: number, { from, tenant }: Options): Promise<Beginning> {
-  const start = parseFrom(from, await log.now());
-  if (start === undefined)
-    throw new FatalError(`--from: wants a position, earliest, latest, a time or an age, got ${JSON.stringify(from)}`);
-  if (start === 'earliest') return { after: { ms: 0, offset: 0 }, epoch: undefined };
-  const { newest, epoch } = await log.page(EVENTS_TOPIC, partition, { ms: 0, offset: 0 }, { entries: 1, bytes: 1 });
-  if (start === 'latest') return { after: newest, epoch };
-  if (!('offset' in start)) return { after: { ms: start.ms, offset: 0 }, epoch: undefined };
-  if (start.partition !== partition)
-    throw new FatalError(`--from: tenant ${JSON.stringify(tenant)} is in partition ${partition}, got ${from}`);
-  if (start.epoch === epoch && start.offset > newest.offset)
-    throw new FatalError(`--from: no position of this log, got ${from}`);
-  return { after: { ms: start.ms, offset: start.offset }, epoch: start.epoch };
 }
 
 interface Gap {
@@ -130,14 +144,10 @@ function printGap(gap: Gap, output: Format): void {
 }
 
 function print(entry: Entry, position: string, output: Format): void {
-  const [event, data, meta] = JSON.parse(entry.payload.toString('utf8')) as [
-    string,
-    unknown,
-    { room: string; id: string; at: number },
-  ];
+  const [event, data, meta] = JSON.parse(entry.payload.toString('utf8')) as [string, unknown, { room: string }?];
   if (output === 'json') process.stdout.write(`${JSON.stringify({ position, event, data, meta })}\n`);
   else
     process.stdout.write(
-      `${new Date(entry.ms).toISOString()}  ${position}  ${meta.room}  ${event}  ${JSON.stringify(data)}\n`,
+      `${new Date(entry.ms).toISOString()}  ${position}  ${meta?.room ?? '-'}  ${event}  ${JSON.stringify(data)}\n`,
     );
 }

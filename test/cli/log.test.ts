@@ -63,9 +63,12 @@ describe.concurrent('topics', () => {
 
 describe.concurrent('groups', () => {
   it('list and describe show the relay, in the columns of Kafka', async () => {
-    expect(tableOf((await here('groups', 'list')).out)).toEqual([['GROUP'], ['pod:pod-a']]);
     await eventually(
       async () => {
+        expect(tableOf((await here('groups', 'list')).out)).toEqual([
+          ['GROUP', 'TOPIC', 'STATE', '#MEMBERS'],
+          ['pod:pod-a', 'events', 'active', '1'],
+        ]);
         const { code, out } = await here('groups', 'describe', 'pod:pod-a');
         expect(code).toBe(0);
         const [head, ...rows] = tableOf(out);
@@ -76,6 +79,9 @@ describe.concurrent('groups', () => {
           'CURRENT-POSITION',
           'LOG-END-POSITION',
           'LAG',
+          'PENDING',
+          'OLDEST-PENDING',
+          'DEAD-LETTERS',
           'CONSUMER',
         ]);
         for (const [index, row] of rows.entries()) {

@@ -21,7 +21,7 @@ describe('help', () => {
     const { code, out, err } = await run(['--help']);
     expect({ code, err }).toEqual({ code: 0, err: '' });
     const commands = [...out.matchAll(/^ {2}([a-z]+) /gm)].map(([, name]) => name);
-    const ofLog = ['publish', 'tail', 'rpc', 'topics', 'groups'];
+    const ofLog = ['publish', 'tail', 'replay', 'rpc', 'topics', 'groups', 'dlq'];
     const ofAdmission = ['migrate', 'tenants', 'devices', 'keys'];
     expect(commands).toEqual(['serve', 'token', 'check', ...ofLog, ...ofAdmission, 'help']);
   });
@@ -44,18 +44,29 @@ describe('help', () => {
     expect(options('publish')).toEqual(['--tenant', '--id', '--output', '--redis-url', '--help']);
     expect(options('tail')).toEqual([
       '--from',
+      '--group',
       '--room',
       '--tenant',
+      '--topic',
       '--count',
       '--no-follow',
       '--output',
       '--redis-url',
       '--help',
     ]);
-    for (const verb of ['list', 'describe']) {
-      expect(options('topics', verb)).toEqual(['--output', '--redis-url', '--help']);
-      expect(options('groups', verb)).toEqual(['--topic', '--output', '--redis-url', '--help']);
-    }
+    const common = ['--output', '--redis-url', '--help'];
+    for (const verb of ['list', 'describe']) expect(options('topics', verb)).toEqual(common);
+    expect(options('topics', 'trim')).toEqual(['--to', ...common.slice(0, 2), '--yes', '--help']);
+    expect(options('groups', 'list')).toEqual([...common.slice(0, 2), '--topic', '--help']);
+    expect(options('groups', 'describe')).toEqual(['--members', '--topic', ...common]);
+    const places = ['--to-earliest', '--to-latest', '--to-datetime', '--by-duration', '--shift-by', '--to-position'];
+    expect(options('groups', 'reset-offsets')).toEqual([...places, '--dry-run', '--execute', '--topic', ...common]);
+    expect(options('groups', 'delete')).toEqual(['--topic', ...common.slice(0, 2), '--yes', '--help']);
+    expect(options('groups', 'gc')).toEqual([...common.slice(0, 2), '--topic', '--silent-for', '--yes', '--help']);
+    expect(options('dlq', 'list')).toEqual(['--topic', ...common.slice(0, 2), '--count', '--help']);
+    expect(options('dlq', 'show')).toEqual(['--topic', ...common]);
+    expect(options('dlq', 'redrive')).toEqual(['--all', '--topic', ...common]);
+    expect(options('dlq', 'drop')).toEqual(['--all', '--topic', ...common.slice(0, 2), '--yes', '--help']);
   });
 });
 

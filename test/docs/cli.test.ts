@@ -10,7 +10,7 @@ async function helpOf(command: readonly string[]): Promise<{ text: string; below
     .map((line) => line.trimEnd())
     .join('\n');
   const list = /\nCommands:\n([\s\S]*)$/.exec(text)?.[1] ?? '';
-  const below = [...list.matchAll(/^ {2}([a-z]+)\b/gm)].map((match) => match[1] as string);
+  const below = [...list.matchAll(/^ {2}([a-z-]+)/gm)].map((match) => match[1] as string);
   return { text, below: below.filter((name) => name !== 'help') };
 }
 
@@ -22,7 +22,7 @@ async function allHelp(command: readonly string[] = []): Promise<Map<string, str
 }
 
 test('docs/cli.md has the help of every command, as the command prints it', async () => {
-  const sections = read('docs/cli.md').matchAll(/^## `(holdfast[a-z ]*)`\n\n```text\n([\s\S]*?)```/gm);
+  const sections = read('docs/cli.md').matchAll(/^## `(holdfast[a-z -]*)`\n\n```text\n([\s\S]*?)```/gm);
   const documented = Object.fromEntries([...sections].map((match) => [match[1] as string, match[2] as string]));
   expect(documented).toEqual(Object.fromEntries(await allHelp()));
 });
