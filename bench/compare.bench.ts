@@ -5,6 +5,7 @@ import type { Bench, Figure } from './figures.js';
 import { admission } from './parts/admission.js';
 import { connect } from './parts/connect.js';
 import { delivery } from './parts/delivery.js';
+import { groups } from './parts/groups.js';
 import { growth } from './parts/growth.js';
 import { recovery } from './parts/recovery.js';
 import { ring } from './parts/ring.js';
@@ -52,6 +53,17 @@ const TABLES: readonly Table[] = [
     ],
     ratio: 'device sessions / bare',
   },
+  {
+    name: 'bench-groups',
+    page: 'docs/benchmarks.md',
+    parts: [groups],
+    columns: [
+      ['holdfast', 'Holdfast'],
+      ['byHand', '`XREADGROUP` + `XACK` by hand'],
+      ['bullmq', 'BullMQ Worker'],
+    ],
+    ratio: 'Holdfast / peer',
+  },
 ];
 
 it('Holdfast beside its alternatives', async () => {
@@ -59,7 +71,7 @@ it('Holdfast beside its alternatives', async () => {
     process.env,
     TABLES.flatMap(({ parts }) => parts.map(({ name }) => name)),
   );
-  const { rounds, sides, callSides, doors, profile, only } = settings;
+  const { rounds, sides, callSides, doors, groupSides, profile, only } = settings;
   const isWhole = ({ parts }: Table): boolean => parts.every(({ name }) => only?.includes(name) ?? true);
   if (settings.isWriting && !TABLES.some(isWhole)) throw new Error('BENCH_WRITE: wants all parts of a table');
   const bench: Bench = {
@@ -67,6 +79,7 @@ it('Holdfast beside its alternatives', async () => {
     sides,
     callSides,
     doors,
+    groupSides,
     wants: (run) => profile === undefined || profile === run,
     scaled: (count) => Math.max(1, Math.round(count * settings.scale)),
     profiled: (run, worker, work) => (profile === run ? profiled(worker, `${worker.name} ${run}`, work) : work()),

@@ -1,4 +1,5 @@
 import type { DoorName } from './admission-side.js';
+import type { GroupSideName } from './group-side.js';
 import type { CallSideName } from './rpc-side.js';
 import type { SideName } from './side.js';
 import type { Worker } from './worker.js';
@@ -7,7 +8,7 @@ import type { Worker } from './worker.js';
 export type Aim = { readonly atMost: number } | { readonly atLeast: number } | { readonly limit: number };
 
 /** Who has a column. */
-export type Contestant = SideName | CallSideName | DoorName;
+export type Contestant = SideName | CallSideName | DoorName | GroupSideName;
 
 /** One row of the table. */
 export interface Figure {
@@ -37,6 +38,7 @@ export interface Bench {
   readonly sides: readonly SideName[];
   readonly callSides: readonly CallSideName[];
   readonly doors: readonly DoorName[];
+  readonly groupSides: readonly GroupSideName[];
   /** A number of events or sockets of a full run, as this run has it. */
   scaled(count: number): number;
   /** True if a run of the part is wanted: all are, unless one of them is profiled. */

@@ -1,5 +1,6 @@
 import type { DoorName } from './admission-side.js';
 import type { Contestant } from './figures.js';
+import type { GroupSideName } from './group-side.js';
 import type { CallSideName } from './rpc-side.js';
 import type { SideName } from './side.js';
 
@@ -11,6 +12,7 @@ export interface Settings {
   readonly sides: readonly SideName[];
   readonly callSides: readonly CallSideName[];
   readonly doors: readonly DoorName[];
+  readonly groupSides: readonly GroupSideName[];
   readonly only: readonly string[] | undefined;
   /** `delivery:1000`, `publish:burst` …: the run whose pod writes a CPU profile; nothing else runs. */
   readonly profile: string | undefined;
@@ -22,6 +24,7 @@ const SIDES: readonly SideName[] = ['holdfast', 'streams', 'pubsub', 'floor'];
 /** Of its own accord only: it does more for each event than an adapter, and its events come over HTTP. */
 const OPTIONAL_SIDES: readonly SideName[] = ['relay'];
 const CALL_SIDES: readonly CallSideName[] = ['holdfast', 'bullmq', 'emitWithAck', 'fetchSockets'];
+const GROUP_SIDES: readonly GroupSideName[] = ['holdfast', 'byHand', 'bullmq'];
 const DOORS: readonly DoorName[] = ['bare', 'redis', 'postgres', 'devices'];
 
 /** BENCH_ONLY, BENCH_ROUNDS, BENCH_QUICK, BENCH_SIDES, BENCH_PROFILE, BENCH_WRITE: docs/benchmarks.md */
@@ -35,6 +38,7 @@ export function readSettings(env: Readonly<Record<string, string | undefined>>, 
     ...OPTIONAL_SIDES,
     ...CALL_SIDES,
     ...DOORS,
+    ...GROUP_SIDES,
   ]);
   const among = <Name extends Contestant>(known: readonly Name[]) => known.filter((name) => sides?.includes(name));
   const settings = {
@@ -43,6 +47,7 @@ export function readSettings(env: Readonly<Record<string, string | undefined>>, 
     sides: sides ? among([...SIDES, ...OPTIONAL_SIDES]) : SIDES,
     callSides: sides ? among(CALL_SIDES) : CALL_SIDES,
     doors: sides ? among(DOORS) : DOORS,
+    groupSides: sides ? among(GROUP_SIDES) : GROUP_SIDES,
     only: names('BENCH_ONLY', profile ? partOf(profile) : env.BENCH_ONLY, parts),
     profile,
     isWriting: env.BENCH_WRITE === '1',

@@ -1,0 +1,80 @@
+// A back end that reads a topic as a group, by one library or another. Commands come from group-side.ts.
+import { Redis } from 'ioredis';
+import { answer } from './answer.mjs';
+
+const { name, redisUrl, topic } = JSON.parse(process.argv[2]);
+const stream = `hf:{${topic}.0}:s`;
+const COUNT = 100;
+/** As many jobs as BullMQ's worker may have at work; ours and the loop by hand need fewer. */
+const CONCURRENCY = 64;
+
+/** What every handler does: looks at what was sent. */
+let handled = 0;
+let sum = 0;
+function handle(data) {
+  sum += data.n;
+  handled++;
+}
+
+const LIBRARIES = {
+  async holdfast() {
+    const { createLog } = await import('../dist/backend-log/index.js');
+    const log = createLog(redisUrl, { topic });
+    return async (group, ordered) => {
+      const options = ordered ? { orderedBy: 'tenant' } : {};
+      const member = log.group(group, { from: 'earliest' }).run((entry) => handle(entry.data), options);
+      await member.ready;
+      return () => member.stop();
+    };
+  },
+
+  /** The least that one would write: it loses what a crash leaves pending, and knows of no failure. */
+  async byHand() {
+    return async (group) => {
+      const redis = new Redis(redisUrl);
+      // whoever is first makes it
+      await redis.xgroup('CREATE', stream, group, '0', 'MKSTREAM').catch(() => {});
+      let isOver = false;
+      const read = async () => {
+        while (!isOver) {
+          const from = ['COUNT', COUNT, 'BLOCK', 100, 'STREAMS', stream, '>'];
+          const reply = await redis.xreadgroup('GROUP', group, `${process.pid}`, ...from);
+          if (!reply) continue;
+          const ids = [];
+          for (const [id, [, body]] of reply[0][1]) {
+            handle(JSON.parse(body.slice(body.indexOf('\n') + 1))[1]);
+            ids.push(id);
+          }
+          await redis.xack(stream, group, ...ids);
+        }
+        redis.disconnect();
+      };
+      const reading = read();
+      return () => {
+        isOver = true;
+        return reading;
+      };
+    };
+  },
+
+  async bullmq() {
+    const { Worker } = await import('bullmq');
+    return async () => {
+      const options = { connection: { url: redisUrl }, concurrency: CONCURRENCY };
+      const worker = new Worker(topic, async ({ data }) => handle(data), options);
+      await worker.waitUntilReady();
+      return () => worker.close();
+    };
+  },
+};
+
+const join = await LIBRARIES[name]();
+let leave;
+
+answer({
+  async join({ group, ordered }) {
+    leave = await join(group, ordered);
+  },
+  leave: () => leave(),
+  handled: () => ({ handled, sum }),
+});
