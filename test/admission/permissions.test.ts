@@ -21,9 +21,9 @@ test('a pattern matches what the obvious regular expression matches', () => {
 });
 
 test('a pattern full of stars takes no time', () => {
-  const startedAt = performance.now();
+  const before = process.cpuUsage();
   matches(`${'*a'.repeat(400)}b`, 'a'.repeat(200));
-  expect(performance.now() - startedAt).toBeLessThan(500);
+  expect(process.cpuUsage(before).user).toBeLessThan(500_000);
 });
 
 test('a star may stand for nothing, and a pattern without one matches only itself', () => {

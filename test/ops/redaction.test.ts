@@ -33,10 +33,10 @@ test('a long text is cut, and the cut leaves no half of a secret', () => {
 });
 
 test('hostile texts cost little', () => {
-  const startedAt = performance.now();
+  const before = process.cpuUsage();
   for (const piece of ['a://', 'a.', '\\', '"token":"', 'token=', 'eyJ', 'bearer ', 'a:@/', '\\"token'])
     redactText(piece.repeat(8192 / piece.length));
-  expect(performance.now() - startedAt).toBeLessThan(1000);
+  expect(process.cpuUsage(before).user).toBeLessThan(1_000_000);
 });
 
 test('no secret reaches a line: fields at any depth, messages, errors with causes, child loggers', () => {

@@ -3,6 +3,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { eventually } from '../../harness/poll.js';
 import { type RedisProcess, startRedis } from '../../harness/redis.js';
 import {
+  type Attempt,
   isAdmitted,
   keysOf,
   type Member,
@@ -69,11 +70,15 @@ describe.concurrent.each([
   });
 
   it('takes it at once from one that has left unnoticed', async () => {
-    const device = someDevice();
-    await admin.hset(keysOf(device).holder, { id: `${there().processId}.gone`, at: Date.now() });
-    const attempt = await a.connect(device);
-    expect(outcome(attempt)).toBe('admitted:takeover');
-    expect(attempt.ms).toBeLessThan(500);
+    const attempts: Attempt[] = [];
+    for (let round = 0; round < 4; round++) {
+      const device = someDevice();
+      await admin.hset(keysOf(device).holder, { id: `${there().processId}.gone`, at: Date.now() });
+      attempts.push(await a.connect(device));
+    }
+    expect(attempts.map(outcome)).toEqual(Array(4).fill('admitted:takeover'));
+    // a wait would be in each, what a busy machine takes is not
+    expect(Math.min(...attempts.map(({ ms }) => ms))).toBeLessThan(SETTLE_MS);
   });
 
   it('is one of 30 at the same instant: one is let in, and loses it to none of them', async () => {
@@ -181,13 +186,15 @@ describe.concurrent('proofs of life', () => {
 
   it('are not waited for when the process is gone', async () => {
     await using dying = await startMember(redis.url, { settings: SETTINGS });
-    const device = someDevice();
-    await dying.connect(device);
+    const devices = Array.from({ length: 4 }, someDevice);
+    for (const device of devices) await dying.connect(device);
     dying.vanish();
     await eventually(async () => expect(await admin.pubsub('NUMSUB', `hf:self:${dying.processId}`)).toContain(0));
-    const attempt = await a.connect(device);
-    expect(outcome(attempt)).toBe('admitted:takeover');
-    expect(attempt.ms).toBeLessThan(300);
+    const attempts: Attempt[] = [];
+    for (const device of devices) attempts.push(await a.connect(device));
+    expect(attempts.map(outcome)).toEqual(Array(4).fill('admitted:takeover'));
+    // a wait would be in each, what a busy machine takes is not
+    expect(Math.min(...attempts.map(({ ms }) => ms))).toBeLessThan(SETTLE_MS);
   });
 });
 
