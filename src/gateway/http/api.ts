@@ -74,3 +74,12 @@ export async function counted<T>(metrics: GatewayMetrics, command: string, work:
     throw error;
   }
 }
+
+/** As JSON, which has no bytes: binary parts are base64 texts. */
+export function withTexts(value: unknown): unknown {
+  if (typeof value !== 'object' || value === null) return value;
+  if (ArrayBuffer.isView(value))
+    return Buffer.from(value.buffer, value.byteOffset, value.byteLength).toString('base64');
+  if (Array.isArray(value)) return value.map(withTexts);
+  return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, withTexts(item)]));
+}

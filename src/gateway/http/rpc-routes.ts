@@ -6,7 +6,7 @@ import type { Admission, ApiCaller } from '../../admission/index.js';
 import { ERROR_CODES } from '../../core/errors.js';
 import { failureOf, type Outcome, type Rpc, readCall } from '../../rpc/index.js';
 import type { GatewayMetrics } from '../metrics.js';
-import { actingTenantOf, counted, failure, failures, name } from './api.js';
+import { actingTenantOf, counted, failure, failures, name, withTexts } from './api.js';
 
 const failedCall = failure.extend({
   id: z
@@ -112,13 +112,4 @@ export function addRpcRoutes(fastify: FastifyInstance, { rpc, admission, metrics
       }));
     },
   );
-}
-
-/** JSON has no bytes. */
-function withTexts(value: unknown): unknown {
-  if (typeof value !== 'object' || value === null) return value;
-  if (ArrayBuffer.isView(value))
-    return Buffer.from(value.buffer, value.byteOffset, value.byteLength).toString('base64');
-  if (Array.isArray(value)) return value.map(withTexts);
-  return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, withTexts(item)]));
 }

@@ -23,6 +23,7 @@ import { within } from '../../core/sleep.js';
 import type { EventLog } from '../../log/index.js';
 import type { Database } from '../../postgres/database.js';
 import type { Presence } from '../../presence/index.js';
+import type { Keys } from '../../redis/keys.js';
 import type { Rpc } from '../../rpc/index.js';
 import { isRoom } from '../../wire/names.js';
 import { readHistory } from '../history.js';
@@ -31,9 +32,13 @@ import type { GatewayMetrics } from '../metrics.js';
 import type { Published, Publisher, PublishRequest } from '../publisher.js';
 import { addAdminRoutes } from './admin-routes.js';
 import { actingTenantOf, counted, demandScope, failure, failures, name, tenantOf } from './api.js';
+import { addDeadLetterRoutes } from './dead-letter-routes.js';
+import { addGroupRoutes } from './group-routes.js';
+import { OperatorLog } from './operator-log.js';
 import { addPresenceRoutes } from './presence-routes.js';
 import { addRpcRoutes } from './rpc-routes.js';
 import { addSessionRoutes } from './session-routes.js';
+import { addTopicRoutes } from './topic-routes.js';
 
 const MAX_LIST = 100;
 /** At least; a list of events may have that much whatever one event may have. */
@@ -74,6 +79,10 @@ export interface HttpServerOptions {
   readonly host: string;
   readonly port: number;
   readonly version: string;
+  /** Redis, and what this pod is called there. */
+  readonly url: string;
+  readonly keys: Keys;
+  readonly pod: string;
   readonly apiKeys: ApiKeys;
   readonly admission: Admission;
   readonly devices: DeviceSessions;
@@ -95,12 +104,14 @@ export interface HttpServerOptions {
 export class PublicHttpServer extends Service {
   readonly #app: FastifyInstance;
   readonly #maxBodyBytes: number;
+  readonly #operators: OperatorLog;
   readonly #callers = new WeakMap<FastifyRequest, ApiCaller>();
 
   constructor(private readonly options: HttpServerOptions) {
     super();
     // as JSON a payload may be written at twice its size
     this.#maxBodyBytes = Math.max(MIN_BODY_BYTES, 2 * options.maxPayloadBytes, 2 * options.rpcMaxPayloadBytes);
+    this.#operators = new OperatorLog(options);
     this.#app = Fastify({
       logger: false,
       bodyLimit: this.#maxBodyBytes,
@@ -152,6 +163,7 @@ export class PublicHttpServer extends Service {
       closed.then(() => true),
     );
     this.#app.server.closeAllConnections();
+    await this.#operators.close();
   }
 
   async #routes(): Promise<void> {
@@ -258,6 +270,10 @@ export class PublicHttpServer extends Service {
     addPresenceRoutes(app, { ...this.options, callerOf: (request) => this.#caller(request) });
     const { database } = this.options;
     if (database) addAdminRoutes(app, { ...this.options, directory: new StoredDirectory(database) });
+    const operating = { operators: this.#operators, metrics: this.options.metrics };
+    addTopicRoutes(app, operating);
+    addGroupRoutes(app, operating);
+    addDeadLetterRoutes(app, operating);
     addSessionRoutes(app, { ...this.options, callerOf: (request) => this.#caller(request) });
   }
 
