@@ -6,7 +6,7 @@ const LIMITS: readonly (readonly [file: string, name: string, value: number, pag
   ['admission/identity', 'MAX_TOKEN_LENGTH', 16_384, 'protocol', 'token | 16,384 characters'],
   ['admission/identity', 'CLOCK_TOLERANCE_S', 5, 'protocol', '5 s of difference between clocks'],
   ['admission/permissions', 'MAX_PATTERNS', 100, 'protocol', 'a list of at most 100 patterns'],
-  ['gateway/publisher', 'MAX_ATTACHMENTS', 10, 'protocol', 'binary parts as Socket.IO has them (at most 10'],
+  ['gateway/encode-binary', 'MAX_ATTACHMENTS', 10, 'protocol', 'binary parts as Socket.IO has them (at most 10'],
   ['rpc/settings', 'DEFAULT_TIMEOUT_MS', 30_000, 'protocol', '`timeoutMs` | 30,000'],
   ['rpc/settings', 'MAX_TIMEOUT_MS', 600_000, 'protocol', 'from now to the deadline, 1 to 600,000'],
   ['rpc/settings', 'BUDGET_MS', 1900, 'protocol', 'whether Redis has taken a call | 1.9 s'],

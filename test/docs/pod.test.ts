@@ -1,6 +1,8 @@
 import { Redis } from 'ioredis';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { createLog } from '../../src/backend-log/index.js';
 import { runHere } from '../cli/run-here.js';
+import { ask } from '../gateway/fixture.js';
 import { connect } from '../harness/client.js';
 import { type Pod, startPod, TEST_API_KEY } from '../harness/pod.js';
 import { eventually } from '../harness/poll.js';
@@ -22,10 +24,7 @@ let url: string;
 beforeAll(async () => {
   [redis, postgres] = await Promise.all([startRedis(), startPostgres()]);
   admin = new Redis(redis.url, { protocol: 2 });
-  const [command = '', ...rule] = block('docs/operations.md', '### Access control').split(/\s+/).filter(Boolean);
-  await admin.call(command, ...rule);
-  const password = rule.find((word) => word.startsWith('>'))?.slice(1);
-  url = redis.url.replace('//', `//holdfast:${password}@`);
+  url = await urlUnder(block('docs/operations.md', '### Access control'));
   pod = await startPod({ redisUrl: url, name: 'documented', env: { DATABASE_URL: postgres.url } });
 });
 afterAll(async () => {
@@ -33,6 +32,19 @@ afterAll(async () => {
   await pod?.stop();
   await Promise.all([redis?.stop(), postgres?.stop()]);
 });
+
+/** Makes the user of a rule. */
+async function urlUnder(text: string): Promise<string> {
+  const [command = '', ...rule] = text.split(/\s+/).filter(Boolean);
+  await admin.call(command, ...rule);
+  const password = rule.find((word) => word.startsWith('>'))?.slice(1);
+  return redis.url.replace('//', `//${rule[1]}:${password}@`);
+}
+
+async function denied(): Promise<readonly unknown[][]> {
+  const log = (await admin.acl('LOG')) as unknown[][];
+  return log.filter((fields) => !fields.includes('client|setinfo'));
+}
 
 interface Metric {
   readonly type: string;
@@ -182,6 +194,60 @@ test('the ACL of docs/operations.md is enough for all that a relay does', async 
   } finally {
     await other.stop();
   }
-  const denied = (await admin.acl('LOG')) as unknown[][];
-  expect(denied.filter((fields) => !fields.includes('client|setinfo'))).toEqual([]);
+  expect(await denied()).toEqual([]);
+});
+
+test('the ACLs of docs/operations.md are enough for back ends with groups, and for who looks after those', async () => {
+  const { 1: narrow = '' } = /`~hf:\*` may be narrowed to `([^`]+)`/.exec(read('docs/operations.md')) ?? [];
+  const rule = block('docs/operations.md', '#### Of back ends with groups');
+  const ownUrl = await urlUnder(rule.replace('~hf:*', narrow.replaceAll('<topic>', 'orders')));
+  await using log = createLog(ownUrl, { topic: 'orders', partitions: 2 });
+  const failing = log.group('billing', { from: 'earliest' });
+  let isHealed = false;
+  const done: string[] = [];
+  const handler = (entry: { readonly id: string }): void => {
+    if (!isHealed) throw new Error('not yet');
+    done.push(entry.id);
+  };
+  const options = { leaseMs: 500, backoffMs: 10, maxDeliveries: 2 };
+  await using reader = failing.run(handler, options);
+  await using ordered = log.group('audit', { from: 'earliest' }).run(() => {}, { ...options, orderedBy: 'tenant' });
+  await Promise.all([reader.ready, ordered.ready]);
+  for (const id of ['one', 'two', 'three']) await log.append({ event: 'order', id, key: id });
+
+  const of = (path: string): string => `/v1/groups/billing${path}?topic=orders`;
+  const answered = async (method: string, path: string, body?: object) => {
+    const answer = await ask(pod, method, path, { body });
+    expect(answer, `${method} ${path}`).toMatchObject({ status: 200 });
+    return answer.body;
+  };
+  await eventually(async () => (await answered('GET', of('/dead-letters'))).count === 3, { what: 'the dead letters' });
+  const [{ id }, other] = (await answered('GET', of('/dead-letters'))).deadLetters;
+  await answered('GET', of(`/dead-letters/${id}`));
+  isHealed = true;
+  await answered('POST', of('/dead-letters/redrive'), { topic: 'orders', ids: [id] });
+  await eventually(() => done.length === 1, { what: 'what was redriven' });
+  await answered('POST', of('/dead-letters/drop'), { topic: 'orders', ids: [other.id] });
+  for (const path of ['/v1/groups', of(''), of('/members'), '/v1/topics', '/v1/topics/orders'])
+    await answered('GET', path);
+  await Promise.all([reader.stop(), ordered.stop()]);
+
+  for (const group of ['billing', 'new'])
+    for (const place of [{ toEarliest: true }, { toPosition: 1 }, { byDuration: '1h' }])
+      await answered('POST', `/v1/groups/${group}/reset-offsets`, { topic: 'orders', ...place, execute: true });
+  await using again = failing.run(handler, options);
+  await eventually(() => done.length > 1, { what: 'what was reset' });
+  await answered('POST', '/v1/groups/gc', { silentFor: '1ms', execute: true });
+  await again.stop();
+  await answered('POST', '/v1/topics/orders/trim', { to: 'latest', execute: true });
+  await answered('DELETE', of(''));
+  for (const args of [
+    ['groups', 'describe', '-t', 'orders'],
+    ['groups', 'reset-offsets', 'billing', '--to-earliest', '--execute', '-t', 'orders'],
+    ['groups', 'describe', 'billing', '--members', '-t', 'orders'],
+    ['dlq', 'list', 'billing', '-t', 'orders'],
+    ['groups', 'delete', 'billing', '--yes', '-t', 'orders'],
+  ])
+    expect(await runHere(args, { REDIS_URL: url }), args.join(' ')).toMatchObject({ code: 0 });
+  expect(await denied()).toEqual([]);
 });
