@@ -1,6 +1,14 @@
 import type { Redis } from 'ioredis';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { type DeadLetter, GroupAdmin, LogAccess, planTrim, trimPartition } from '../../src/log/index.js';
+import { createLog } from '../../src/backend-log/index.js';
+import {
+  type DeadLetter,
+  GroupAdmin,
+  LogAccess,
+  type MemberDescription,
+  planTrim,
+  trimPartition,
+} from '../../src/log/index.js';
 import { Keys } from '../../src/redis/keys.js';
 import { loadScript } from '../../src/redis/script.js';
 import { eventually } from '../harness/poll.js';
@@ -195,7 +203,9 @@ describe('reset', () => {
     expect(await redis.hkeys(rig.partition().failures)).toEqual(['r:1-1']);
     const { epoch } = (await rig.log.describe(rig.topic))[0]!;
     // the fence goes on rising
-    expect(await redis.hgetall(rig.partition().state)).toEqual({
+    const { seenAt, ...state } = await redis.hgetall(rig.partition().state);
+    expect(Number(seenAt)).toBeGreaterThan(0);
+    expect(state).toEqual({
       floor: ids[2],
       last: '3',
       epoch,
@@ -497,13 +507,13 @@ describe('dead letters', () => {
     expect(await queue.count()).toEqual({ deadLetters: 30, dropped: 0 });
   });
 
-  it('redriven come back once, with their fields, failures and attachments, while the group is active', async () => {
+  it('redriven come back once, with their fields and attachments, while the group is active', async () => {
     const rig = await startRig();
     await using _ = rig;
     const attachments = [Buffer.from([0, 1, 255])];
     const { position } = await rig.log.append(rig.topic, 0, { body: bodyOf('e'), attachments });
     const id = `${position.ms}-${position.offset}`;
-    const { dead, redriven, failures, stream } = rig.partition();
+    const { dead, redriven, stream } = rig.partition();
     const entry = (await redis.xrangeBuffer(stream, id, id))[0]![1];
     await redis.xadd(dead, '*', 'id', id, 'n', 5, 'r', 'lost', 'h', '[{"at":1}]', ...entry);
     await rig.join('m-1', 10_000);
@@ -514,10 +524,9 @@ describe('dead letters', () => {
     expect(twice.flat()).toEqual([letter!.id]);
     expect(await queue.redrive('all')).toEqual([]);
     const back = await redis.xreadgroupBuffer('GROUP', GROUP, 'm-1', 'STREAMS', redriven, '>');
-    const [[backId, fields], ...more] = (back as [Buffer, [Buffer, Buffer[]][]][])[0]![1] as [[Buffer, Buffer[]]];
+    const [[, fields], ...more] = (back as [Buffer, [Buffer, Buffer[]][]][])[0]![1] as [[Buffer, Buffer[]]];
     expect(more).toEqual([]);
     expect(fields).toEqual([Buffer.from('id'), Buffer.from(id), ...entry]);
-    expect(await redis.hgetall(failures)).toEqual({ [`r:${backId}`]: '[{"at":1}]' });
     expect(await queue.count()).toEqual({ deadLetters: 0, dropped: 0 });
     expect((await rig.admin.describe(rig.topic, GROUP)).map(({ redriven }) => redriven)).toEqual([]);
   });
@@ -542,6 +551,59 @@ describe('dead letters', () => {
     expect(await queue.drop('all')).toHaveLength(4);
     expect(await queue.count()).toMatchObject({ deadLetters: 0 });
   });
+});
+
+it('a poisoned entry is given up by a member, redriven, and handled once', async () => {
+  const rig = await startRig();
+  await using _ = rig;
+  const orders = createLog(server.url, { topic: rig.topic });
+  try {
+    let isPoisoned = true;
+    const handled: [number, boolean][] = [];
+    const member = orders.group('billing', { from: 'earliest' }).run(
+      (entry) => {
+        const { n } = entry.data as { n: number };
+        if (n === 2 && isPoisoned) throw new Error('no such account');
+        handled.push([n, entry.isRedriven]);
+      },
+      { maxDeliveries: 2, backoffMs: 10, leaseMs: 1000 },
+    );
+    for (const n of [1, 2, 3]) await orders.append({ event: 'order', data: { n } });
+    const queue = rig.admin.deadLetters(rig.topic, 'billing');
+    await eventually(async () => expect((await queue.count()).deadLetters).toBe(1), { withinMs: 15_000 });
+    const [letter] = await lettersIn(queue);
+    expect(letter).toMatchObject({ deliveries: 2, reason: 'error', entry: { offset: 2 } });
+    expect(letter?.failures.map(({ error }) => error)).toEqual(Array(2).fill('Error: no such account'));
+    isPoisoned = false;
+    const [{ member: name, state }, ...others] = (await rig.admin.members(rig.topic, 'billing')) as [MemberDescription];
+    expect([state, others]).toEqual(['live', []]);
+    await expect(rig.admin.reset(rig.topic, 'billing', { to: 'earliest' })).rejects.toThrow(name);
+    expect(await queue.redrive('all')).toEqual([letter?.id]);
+    await eventually(async () => expect((await rig.admin.describe(rig.topic, 'billing'))[0]?.redriven).toBe(0), {
+      withinMs: 15_000,
+    });
+    await member.stop();
+    expect(handled.sort(([a], [b]) => a - b)).toEqual([
+      [1, false],
+      [2, true],
+      [3, false],
+    ]);
+    const { failures } = rig.partition();
+    expect(await redis.hkeys(failures)).toEqual([]);
+    await rig.admin.reset(rig.topic, 'billing', { to: 'offset', offset: 1 });
+    const again = orders.group('billing').run((entry) => void handled.push([entry.offset, entry.isRedriven]));
+    await eventually(
+      () =>
+        expect(handled.slice(3).sort()).toEqual([
+          [2, false],
+          [3, false],
+        ]),
+      { withinMs: 15_000 },
+    );
+    await again.stop();
+  } finally {
+    await orders.close();
+  }
 });
 
 describe('gc', () => {
@@ -574,7 +636,17 @@ describe('gc', () => {
     expect(await found(rig)).toEqual([]);
   });
 
-  it('one that was made and never read stays', async () => {
+  it('one that its members left in peace goes too, and one that an administrator has moved lately stays', async () => {
+    const { rig } = await withGroup(3);
+    await using _ = rig;
+    const { state } = rig.partition();
+    await redis.hset(state, { seenAt: (await rig.log.now()) - 8 * DAY_MS });
+    expect(await found(rig)).toEqual([['group', undefined, undefined]]);
+    await rig.admin.reset(rig.topic, GROUP, { to: 'latest' });
+    expect(await found(rig)).toEqual([]);
+  });
+
+  it('one of which nobody knows when it was read stays', async () => {
     const { rig } = await withGroup(3);
     await using _ = rig;
     expect(await found(rig, 0)).toEqual([]);

@@ -43,7 +43,7 @@ export async function whileIdle<T>(
 }
 
 /** Some of them by name. */
-export function textOf(members: readonly string[]): string {
+function textOf(members: readonly string[]): string {
   const rest = members.length - MAX_NAMED;
   return members.slice(0, MAX_NAMED).join(', ') + (rest > 0 ? ` and ${rest} more` : '');
 }

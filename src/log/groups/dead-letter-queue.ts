@@ -40,7 +40,6 @@ interface Queue {
   readonly partition: number;
   readonly dead: string;
   readonly redriven: string;
-  readonly failures: string;
   readonly state: string;
 }
 
@@ -97,14 +96,15 @@ export class DeadLetterQueue {
   }
 
   /**
-   * Gives dead letters back to the group, each once, however often this is called or ended on the way.
+   * Gives dead letters back to the group, each once, however often this is called or ended on the way. They begin anew: what
+   * failed before is forgotten.
    *
    * @param ids `'all'`: those that are there now
    * @returns ids of those that it gave back
    */
   async redrive(ids: readonly string[] | 'all'): Promise<readonly string[]> {
-    return this.#eachChunk(ids, async ({ dead, redriven, failures }, chunk) => {
-      return (await this.log.connection.run(REDRIVE, [dead, redriven, failures], [this.group, ...chunk])) as string[];
+    return this.#eachChunk(ids, async ({ dead, redriven }, chunk) => {
+      return (await this.log.connection.run(REDRIVE, [dead, redriven], [this.group, ...chunk])) as string[];
     });
   }
 

@@ -26,7 +26,7 @@ export interface Garbage {
 
 /**
  * Groups of back ends that nobody has read for `silentMs`, and, in those that are read, members that died and consumers that
- * have nothing in hand. A group that has dead letters stays, and so does one that nobody has read yet.
+ * have nothing in hand. A group that has dead letters stays, and so does one of which nobody knows when it was read.
  *
  * @param rows all groups of the topic
  */
@@ -34,7 +34,7 @@ export async function findGarbage(
   log: LogAccess,
   topic: string,
   rows: readonly GroupDescription[],
-  limits: { readonly silentMs: number; readonly deadMs: number },
+  limits: Limits,
 ): Promise<readonly Garbage[]> {
   const names = [...new Set(rows.map(({ group }) => group))].filter(isOfBackEnd);
   const found = await Promise.all(
@@ -47,28 +47,30 @@ export async function findGarbage(
   return found.flat();
 }
 
+interface Limits {
+  readonly silentMs: number;
+  readonly deadMs: number;
+}
+
 async function garbageOf(
   log: LogAccess,
   topic: string,
   group: string,
-  {
-    silentMs,
-    deadMs,
-    hasLetters,
-  }: { readonly silentMs: number; readonly deadMs: number; readonly hasLetters: boolean },
+  { silentMs, deadMs, hasLetters }: Limits & { readonly hasLetters: boolean },
 ): Promise<readonly Garbage[]> {
-  const [now, leases, consumers] = await Promise.all([
+  const [now, leases, consumers, seen] = await Promise.all([
     redisNow(log.connection.redis),
     leasesOf(log, topic, group),
     consumersOf(log, topic, group),
+    seenAt(log, topic, group),
   ]);
   const place = { group, topic, partition: undefined, name: undefined, stream: undefined };
   if (![...leases.values()].some((until) => until > now)) {
-    const silences = [...[...leases.values()].map((until) => now - until), ...consumers.map(({ idleMs }) => idleMs)];
-    const silence = Math.min(...silences);
-    return silences.length > 0 && silence > silentMs && !hasLetters
-      ? [{ ...place, what: 'group', silentMs: silence }]
-      : [];
+    // members that left in peace have left no lease and no consumer
+    const silences = [...leases.values(), ...seen].map((at) => now - at);
+    const silence = Math.min(...silences, ...consumers.map(({ idleMs }) => idleMs));
+    const isOld = Number.isFinite(silence) && silence > silentMs;
+    return isOld && !hasLetters ? [{ ...place, what: 'group', silentMs: silence }] : [];
   }
   const dead = [...leases].filter(([, until]) => now - until > deadMs);
   const idle = consumers.filter(({ name, pending, idleMs }) => {
@@ -80,6 +82,17 @@ async function garbageOf(
       return { ...place, what: 'consumer' as const, partition, stream, name, silentMs: idleMs };
     }),
   ];
+}
+
+/** When a member last said how far it is, or an administrator moved the group, per partition that knows: Redis ms. */
+async function seenAt(log: LogAccess, topic: string, group: string): Promise<readonly number[]> {
+  const count = await log.partitionCount(topic);
+  const texts = await Promise.all(
+    Array.from({ length: count }, (_, partition) =>
+      log.connection.redis.hget(log.keys.group(topic, partition, ownNameOf(group)).state, 'seenAt'),
+    ),
+  );
+  return texts.flatMap((text) => (text === null ? [] : [Number(text)]));
 }
 
 /** Removes a member or consumer, unless it lives again. @returns whether it did */

@@ -7,7 +7,8 @@
 local call = redis.call
 local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local live = call('ZRANGEBYSCORE', KEYS[1], string.format('(%.0f', now), '+inf')
+-- one whose lease ends in this very ms may still prolong it
+local live = call('ZRANGEBYSCORE', KEYS[1], string.format('%.0f', now), '+inf')
 if #live > 0 then return {'active', unpack(live, 1, 1000)} end
 local holder = call('GET', KEYS[2])
 if holder and holder ~= ARGV[1] then return {'locked', call('PTTL', KEYS[2])} end

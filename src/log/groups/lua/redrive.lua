@@ -1,6 +1,6 @@
--- Gives dead letters back to the group. Each is in one of the two streams at any time, so it comes back once; its failures go along.
+-- Gives dead letters back to the group. Each is in one of the two streams at any time, so it comes back once.
 --
--- KEYS 1 dead letters  2 redriven  3 failures
+-- KEYS 1 dead letters  2 redriven
 -- ARGV 1 group  2… ids of dead letters
 -- returns the ids that were there, and have come back
 local call = redis.call
@@ -14,8 +14,7 @@ for i = 2, #ARGV do
     end
     -- id, n, r and h stand before the fields of the entry itself
     local fields = letter[2]
-    local id = call('XADD', KEYS[2], '*', 'id', fields[2], unpack(fields, 9))
-    call('HSET', KEYS[3], 'r:' .. id, fields[8])
+    call('XADD', KEYS[2], '*', 'id', fields[2], unpack(fields, 9))
     call('XDEL', KEYS[1], letter[1])
     moved[#moved + 1] = letter[1]
   end

@@ -52,4 +52,7 @@ else call('HDEL', KEYS[3], 'floor', 'last', 'epoch') end
 -- who had the partition has it no more, while the fence (token) goes on rising; and gaps are told again where they are read again
 if call('HEXISTS', KEYS[3], 'holder') == 1 then call('HSET', KEYS[3], 'holder', '') end
 call('HDEL', KEYS[3], 'toldEpoch', 'toldUpTo')
+-- from now on it counts as silent, should nobody read it
+local time = call('TIME')
+call('HSET', KEYS[3], 'seenAt', fmt('%.0f', time[1] * 1000 + math.floor(time[2] / 1000)))
 return {'ok', offset, released}
