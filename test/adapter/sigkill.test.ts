@@ -85,6 +85,7 @@ describe.concurrent('membership', () => {
     const startedAt = performance.now();
     expect(await stays?.io.fetchSockets()).toEqual([]);
     expect(await stays?.io.of('/').adapter.serverCount()).toBe(1);
-    expect(performance.now() - startedAt).toBeLessThan(1000);
+    // who is waited for costs at least a lease
+    expect(performance.now() - startedAt).toBeLessThan(3000);
   });
 });
