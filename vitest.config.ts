@@ -29,8 +29,9 @@ export default defineConfig({
           exclude: ['test/containers/**', 'test/**/*.long.test.ts'],
           pool: 'forks',
           maxWorkers: 2,
-          testTimeout: 60_000,
-          hookTimeout: 60_000,
+          // against a hang only: each wait has its own deadline, and a hook that starts two stacks has several
+          testTimeout: 120_000,
+          hookTimeout: 180_000,
         },
       },
       { test: { name: 'long', include: ['test/**/*.long.test.ts'], ...alone } },
