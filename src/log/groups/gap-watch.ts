@@ -25,6 +25,11 @@ export class GapWatch {
     return this.#last;
   }
 
+  /** Everything up to there was handed to somebody, or told by whoever saw the hole. */
+  handed(offset: number): void {
+    if (offset > (this.#last ?? 0)) this.#last = offset;
+  }
+
   /** What one answer brought, ascending. @returns the holes in it */
   see(offsets: readonly number[]): readonly Range[] {
     const holes: Range[] = [];

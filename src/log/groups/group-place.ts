@@ -10,6 +10,7 @@ import { type EpochRecord, epochsSince, parseHistory, survivingTail } from '../e
 import { GapWatch, type Range } from './gap-watch.js';
 import type { GroupMetrics, PartitionProgress } from './metrics.js';
 import type { GroupGap, GroupStart } from './settings.js';
+import { orNothing } from './survey.js';
 
 const CREATE = loadScript(import.meta.url, 'create');
 const PROGRESS = loadScript(import.meta.url, 'progress');
@@ -39,6 +40,8 @@ export class GroupPlace {
   #history: readonly EpochRecord[] = [];
   /** Newest id of the log that this member read. */
   #newest = '';
+  /** Epoch in which the group was last seen. */
+  #seenIn = '';
 
   constructor(private readonly options: GroupPlaceOptions) {}
 
@@ -49,13 +52,14 @@ export class GroupPlace {
     await this.find();
   }
 
-  /** The log's epoch, as it is now. */
-  async learn(): Promise<void> {
+  /** @returns the log's epoch, as it is now; '': nothing was appended, or all is lost and nothing was appended since */
+  async learn(): Promise<string> {
     const { commands, keys } = this.options;
     const [epoch, history] = await commands.redis.hmget(keys.meta, 'epoch', 'history');
     const records = parseHistory(history ?? '');
     if (epoch && epoch !== this.epoch) await this.#turn(epoch, records);
     this.#history = records;
+    return epoch ?? '';
   }
 
   /** @returns ids behind which the group reads next: of the log, and of what was redriven */
@@ -69,15 +73,15 @@ export class GroupPlace {
     return { main, redriven };
   }
 
-  /** It isn't known what others read meanwhile. */
-  forget(): void {
-    this.#gaps.place(undefined);
-  }
-
   /** What one answer brought: offsets of ours, ascending, and its last id. */
   async see(offsets: readonly number[], newest: string): Promise<void> {
     this.#newest = newest;
     for (const range of this.#gaps.see(offsets)) await this.#tell(range);
+  }
+
+  /** Offsets that an answer brought which was lost. What others were handed meanwhile, {@link look} has said. */
+  found(offsets: readonly number[]): void {
+    for (const offset of offsets) this.#gaps.see([offset]);
   }
 
   /** Entries that were pending, and are no longer in the log. */
@@ -102,7 +106,10 @@ export class GroupPlace {
             oldestPendingSeconds: pending > 0 ? Math.max(0, wall - parseId(oldestPending).ms) / 1000 : 0,
           };
     if (epoch !== '' && epoch !== this.epoch) await this.#turn(epoch, parseHistory(history));
+    if (pending >= 0) this.#seenIn = epoch;
     for (const range of this.#gaps.verify(oldest === '' ? end + 1 : parseId(oldest).seq)) await this.#tell(range);
+    // what others were handed, and was cut after that, is no gap for one that reads rarely
+    if (epoch === this.epoch) this.#gaps.handed(last);
   }
 
   /**
@@ -112,13 +119,13 @@ export class GroupPlace {
    */
   async restore(): Promise<boolean> {
     const { logger, groupKeys, commands, metrics, onGap, group, partition } = this.options;
-    const before = this.epoch;
-    await this.learn();
+    const now = await this.learn();
     const [floor, epoch] = await commands.redis.hmget(groupKeys.state, 'floor', 'epoch');
     const from = floor && epoch ? this.#surviving(floor, epoch) : '0-0';
     const made = await this.#create(from);
     if (made === 'deleted') return false;
-    if (made === 'made' && before === this.epoch) {
+    // else it went with the log, which is told as such
+    if (made === 'made' && now !== '' && now === this.#seenIn) {
       metrics.missing('group', 0);
       const text = 'the group was deleted under its members: what is not known to be done comes again';
       logger.error({ event: 'group_recreated', group, partition, from }, text);
@@ -134,7 +141,7 @@ export class GroupPlace {
   }
 
   async #delivered(stream: string): Promise<string> {
-    const groups = (await this.options.commands.redis.xinfo('GROUPS', stream)) as unknown[][];
+    const groups = (await this.options.commands.redis.xinfo('GROUPS', stream).catch(orNothing)) as unknown[][];
     const own = groups.find((fields) => fields[fields.indexOf('name') + 1] === this.options.group);
     return own ? String(own[own.indexOf('last-delivered-id') + 1]) : '0-0';
   }

@@ -132,7 +132,6 @@ export class PartitionReader {
 
   /** Whatever was on its way is not believed: the member was away for longer than its lease. */
   doubt(): void {
-    this.place.forget();
     this.#isInDoubt = true;
     if (this.#reads.isUp) this.#reads.reset();
   }
@@ -312,6 +311,7 @@ export class PartitionReader {
     const { count, first, last } = taken.trimmed;
     if (count > 0) this.place.tellTrimmed(count, parseId(first).seq, parseId(last).seq);
     const unknown = taken.entries.filter(([[id]]) => !workbench.holds(source, id));
+    if (whose === 'mine' && source === this.main) this.place.found(unknown.flatMap(([raw]) => offsetOf(raw) ?? []));
     for (const holding of await this.#intake.take(source, unknown, false)) workbench.add(holding);
     workbench.pump();
     return taken;
