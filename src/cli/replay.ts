@@ -1,5 +1,5 @@
 import { once } from 'node:events';
-import { createWriteStream } from 'node:fs';
+import { open } from 'node:fs/promises';
 import type { Writable } from 'node:stream';
 import { finished } from 'node:stream/promises';
 import { type Command, Option } from 'commander';
@@ -85,7 +85,9 @@ export function addReplay(root: Command): void {
         });
       }).catch((error: unknown) => {
         const places = [...tally.last.values()].join(', ');
-        if (tally.copied > 0) process.stderr.write(`holdfast: ${tally.copied} entries copied, up to ${places}\n`);
+        // what a file has got is in it
+        if (toTopic !== undefined && tally.copied > 0)
+          process.stderr.write(`holdfast: ${tally.copied} entries copied, up to ${places}\n`);
         throw error;
       });
       printTally(tally, toTopic ?? (toFile as string), options.output);
@@ -189,24 +191,29 @@ async function toTopicOf(log: LogAccess, source: string, target: string): Promis
 
 /** @throws {FatalError} it is there already, or can't be written */
 async function intoFile(path: string, work: (copy: Copy) => Promise<void>): Promise<void> {
+  const refused = (error: Error): FatalError => new FatalError(`--to-file: ${error.message}`, { cause: error });
   const isStdout = path === '-';
-  const out: Writable = isStdout ? process.stdout : createWriteStream(path, { flags: 'wx' });
+  const out: Writable = isStdout
+    ? process.stdout
+    : await createFile(path).catch((error: Error) => Promise.reject(refused(error)));
   let failure: Error | undefined;
+  // where the standard output ends, so does the command
   if (!isStdout) out.on('error', (error) => (failure = error));
   try {
     await work(async (entries, partition, epoch) => {
       for (const entry of entries) {
         if (failure) throw failure;
-        const isFull = !out.write(`${JSON.stringify(lineOf(entry, partition, epoch))}\n`);
-        if (isFull && !isStdout) await once(out, 'drain');
+        if (!out.write(`${JSON.stringify(lineOf(entry, partition, epoch))}\n`)) await once(out, 'drain');
       }
     });
     if (!isStdout) await finished(out.end());
   } catch (error) {
-    if (failure ?? (error as NodeJS.ErrnoException).syscall === 'open')
-      throw new FatalError(`--to-file: ${(failure ?? (error as Error)).message}`, { cause: error });
-    throw error;
+    throw failure ? refused(failure) : error;
   }
+}
+
+async function createFile(path: string): Promise<Writable> {
+  return (await open(path, 'wx')).createWriteStream();
 }
 
 function lineOf(entry: Entry, partition: number, epoch: string): object {

@@ -123,7 +123,7 @@ describe('describe', () => {
     await rig.read(6);
     await redis.xack(rig.partition().stream, GROUP, ids[0] as string, ids[1] as string);
     await rig.bury(ids.slice(0, 2));
-    await rig.join('m-1', 10_000);
+    await rig.join('m-1', 60_000);
     const [row] = await rig.admin.describe(rig.topic, 'billing');
     expect(row).toMatchObject({ group: GROUP, partition: 0, lag: 4, pending: 4, deadLetters: 2, redriven: 0 });
     expect(row).toMatchObject({ consumer: 'm-1', members: 1 });
@@ -148,8 +148,8 @@ describe('describe', () => {
     const { rig } = await withGroup(1);
     await using _ = rig;
     const now = await rig.log.now();
-    await rig.join('m-1', 10_000);
-    await rig.join('m-2', 10_000);
+    await rig.join('m-1', 60_000);
+    await rig.join('m-2', 60_000);
     const consumer = async () => (await rig.admin.describe(rig.topic, GROUP))[0]?.consumer;
     expect(await consumer()).toBeUndefined();
     await redis.hset(rig.partition().state, { holder: 'm-2', token: 3, until: now + HOUR_MS });
@@ -165,7 +165,7 @@ describe('describe', () => {
     await rig.read(2, 'm-2');
     await rig.read(1, 'm-3');
     await rig.join('m-1', -1000);
-    await rig.join('m-2', 10_000, { mode: 'ordered', partitions: [0] });
+    await rig.join('m-2', 60_000, { mode: 'ordered', partitions: [0] });
     const rows = await rig.admin.members(rig.topic, 'billing');
     expect(
       rows.map(({ member, state, host, partitions, pending }) => [member, state, host, partitions, pending]),
@@ -179,7 +179,7 @@ describe('describe', () => {
   it('list: over all topics, with who lives', async () => {
     const { rig } = await withGroup(1);
     await using _ = rig;
-    await rig.join('m-1', 10_000);
+    await rig.join('m-1', 60_000);
     expect(await rig.log.topics()).toContain(rig.topic);
     expect(await rig.admin.list([rig.topic])).toEqual([
       { group: GROUP, topic: rig.topic, state: 'active', members: 1 },
@@ -364,7 +364,7 @@ describe('reset', () => {
     const { rig } = await withGroup(5);
     await using _ = rig;
     await rig.read(3);
-    await rig.join('m-1', 10_000);
+    await rig.join('m-1', 60_000);
     const before = await rig.admin.describe(rig.topic, GROUP);
     const { rows, members } = await rig.admin.planReset(rig.topic, GROUP, { to: 'earliest' });
     expect([rows[0]?.lag, members]).toEqual([5, ['m-1']]);
@@ -378,8 +378,8 @@ describe('while a group is active', () => {
     const { rig } = await withGroup(5);
     await using _ = rig;
     await rig.read(3);
-    await rig.join('m-1', 10_000);
-    await rig.join('m-2', 10_000);
+    await rig.join('m-1', 60_000);
+    await rig.join('m-2', 60_000);
     await rig.join('dead', -1);
     const refusal = { code: 'conflict', message: `${GROUP} is active: stop m-1, m-2 first` };
     await expect(rig.admin.reset(rig.topic, GROUP, { to: 'latest' })).rejects.toMatchObject(refusal);
@@ -449,13 +449,14 @@ describe('while a group is active', () => {
   it('of two administrators one is told to try again, and a lock that somebody left lapses', async () => {
     const { rig } = await withGroup(5);
     await using _ = rig;
-    await redis.set(rig.members.lock, 'another', 'PX', 700);
+    await redis.set(rig.members.lock, 'another', 'PX', 30_000);
     const reset = () => rig.admin.reset(rig.topic, GROUP, { to: 'latest' });
     await expect(reset()).rejects.toMatchObject({
       code: 'conflict',
       message: expect.stringContaining('by somebody else'),
     });
     expect(await redis.get(rig.members.lock)).toBe('another');
+    await redis.pexpire(rig.members.lock, 50);
     await eventually(async () => void (await reset()));
   });
 });
@@ -516,7 +517,7 @@ describe('dead letters', () => {
     const { dead, redriven, stream } = rig.partition();
     const entry = (await redis.xrangeBuffer(stream, id, id))[0]![1];
     await redis.xadd(dead, '*', 'id', id, 'n', 5, 'r', 'lost', 'h', '[{"at":1}]', ...entry);
-    await rig.join('m-1', 10_000);
+    await rig.join('m-1', 60_000);
     const queue = rig.admin.deadLetters(rig.topic, 'billing');
     const [letter] = await lettersIn(queue);
     expect(letter?.entry?.attachments).toEqual(attachments);
@@ -657,7 +658,7 @@ describe('gc', () => {
     await using _ = rig;
     await rig.join('m-1', -8 * DAY_MS);
     const garbage = await rig.admin.garbage([rig.topic], 7 * DAY_MS);
-    await rig.join('m-1', 10_000);
+    await rig.join('m-1', 60_000);
     expect(await rig.admin.collect(garbage)).toEqual([]);
     expect(await rig.admin.describe(rig.topic, GROUP)).toHaveLength(1);
   });
