@@ -175,11 +175,12 @@ export class Appender {
     this.#isClosed = true;
     clearTimeout(this.#timer);
     this.options.connection.off('ready', this.#onReady);
-    for (const item of this.#takeWaiting(this.#waiting.length)) this.#fail(item, 'shutting down', false);
     const batch = this.#inFlight;
-    if (!batch) return;
-    batch.isAbandoned = true;
-    for (const item of batch.items) this.#fail(item, 'shutting down', batch.isSent);
+    if (batch) {
+      batch.isAbandoned = true;
+      for (const item of batch.items) this.#fail(item, 'shutting down', batch.isSent);
+    }
+    for (const item of this.#takeWaiting(this.#waiting.length)) this.#fail(item, 'shutting down', false);
   }
 
   // --- deadlines
@@ -201,11 +202,11 @@ export class Appender {
 
   #expire(): void {
     const now = performance.now();
-    this.#refuseWaiting(now);
     const batch = this.#inFlight;
-    if (!batch) return;
-    for (const item of batch.items) if (item.end <= now) this.#fail(item, 'no answer', batch.isSent);
-    if (!batch.items.every((item) => item.isDone)) return;
+    // before what waits: callers who do without the log do so in the order of their calls
+    for (const item of batch?.items ?? []) if (item.end <= now) this.#fail(item, 'no answer', batch?.isSent === true);
+    this.#refuseWaiting(now);
+    if (!batch?.items.every((item) => item.isDone)) return;
     batch.isAbandoned = true;
     this.#inFlight = undefined;
     // what the socket still holds must not reach Redis

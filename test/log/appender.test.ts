@@ -210,6 +210,33 @@ describe.concurrent('when Redis cannot', () => {
     expect(await idsInLog(ownAdmin)).toEqual(new Set(['before', 'after']));
   });
 
+  it('refusals come in the order of the calls, what was sent before what waits', async () => {
+    await using redis = await startRedis();
+    await using pod = await startPod('a', { url: redis.url, budgetMs: 1500 });
+    await pod.append('before');
+    redis.pause();
+    const refused: string[] = [];
+    const ask = (id: string) => pod.append(id).catch(() => void refused.push(id));
+    const sent = ask('sent');
+    await new Promise(setImmediate);
+    const waiting = ask('waiting');
+    // both are over by the time that anybody looks
+    for (const end = performance.now() + 1600; performance.now() < end; );
+    await Promise.all([sent, waiting]);
+    expect(refused).toEqual(['sent', 'waiting']);
+    redis.resume();
+
+    await eventually(async () => void (await pod.append('after')), { withinMs: 10_000 });
+    redis.pause();
+    const last = [ask('last sent')];
+    await new Promise(setImmediate);
+    last.push(ask('last waiting'));
+    await pod.log.stop();
+    await Promise.all(last);
+    expect(refused.slice(2)).toEqual(['last sent', 'last waiting']);
+    redis.resume();
+  });
+
   it('only the replies are lost: the resend lands once', async () => {
     await using redis = await startRedis();
     await using admin = adminOf(redis.url);
