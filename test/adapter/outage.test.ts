@@ -98,6 +98,8 @@ describe.concurrent('while Redis is away', () => {
           () => false,
         )),
     );
+    // the kill ended the log's connection as well, which a turn of the loop sees: what it still took would be unknown, not local
+    await new Promise(setImmediate);
     const timers = (): number => process.getActiveResourcesInfo().filter((kind) => kind === 'Timeout').length;
     const before = timers();
     for (let n = 0; n < 2000; n++) server.io.to('room').emit('e', n);
@@ -176,7 +178,7 @@ describe.concurrent('io.close()', () => {
     const forever: string[] = [];
     for (const key of keys) if ((await admin.pttl(key)) < 0) forever.push(key.slice(`hf:${cluster.name}:`.length));
     // the log itself
-    expect(forever.filter((key) => !key.startsWith('{socket'))).toEqual([]);
+    expect(forever.filter((key) => !key.startsWith('{socket') && key !== 'topics')).toEqual([]);
     admin.disconnect();
   });
 
