@@ -4,7 +4,7 @@ import type { ReadFrom } from '../wire/read-from.js';
 import type { LogAccess, PartitionDescription } from './access.js';
 import { parseId } from './entry.js';
 import { endOf, type Place, placeBefore, placeOf } from './groups/locate.js';
-import { fieldsOf, orNothing } from './groups/survey.js';
+import { fieldsOf, orNothing } from './groups/replies.js';
 
 const CUT = loadScript(import.meta.url, 'cut');
 

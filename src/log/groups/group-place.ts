@@ -9,8 +9,8 @@ import { parseId } from '../entry.js';
 import { type EpochRecord, epochsSince, parseHistory, survivingTail } from '../epochs.js';
 import { GapWatch, type Range } from './gap-watch.js';
 import type { GroupMetrics, PartitionProgress } from './metrics.js';
+import { orNothing } from './replies.js';
 import type { GroupGap, GroupStart } from './settings.js';
-import { orNothing } from './survey.js';
 
 const CREATE = loadScript(import.meta.url, 'create');
 const PROGRESS = loadScript(import.meta.url, 'progress');

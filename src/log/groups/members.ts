@@ -1,6 +1,7 @@
 import type { LogAccess } from '../access.js';
 import { ownNameOf } from './group-name.js';
-import { fieldsOf, orNothing, redisNow } from './survey.js';
+import { fieldsOf, orNothing } from './replies.js';
+import { redisNow } from './survey.js';
 
 /** What holds the entries that members gave back: no member of its own. */
 const RELEASED = 'released';
