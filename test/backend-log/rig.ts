@@ -13,7 +13,7 @@ export interface LogLine {
 }
 
 /** Keeps what it is told. */
-export function keepingLogger(lines: LogLine[]): Logger {
+function keepingLogger(lines: LogLine[]): Logger {
   const at = (level: string) => (fields: object) => {
     const { event, ...rest } = fields as { event?: string };
     lines.push({ level, event: String(event), fields: rest });

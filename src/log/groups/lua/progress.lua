@@ -1,4 +1,4 @@
--- How far the group has come in one partition: keeps the id up to which all is done, should the group be lost.
+-- How far the group has come in one partition: keeps the id up to which all is done, should the group be lost, and that it is read.
 --
 -- KEYS 1 stream  2 meta  3 state
 -- ARGV 1 group  2 newest id that the member read, or ''  3 epoch of that
@@ -26,4 +26,6 @@ if ARGV[2] ~= '' and ARGV[3] == m[1] then
   last = string.format('%.0f', math.max(offsetOf(ARGV[2]), tonumber(last or 0)))
   call('HSET', KEYS[3], 'floor', floor, 'last', last, 'epoch', ARGV[3])
 end
+-- by this a group that was left in peace is known to be silent
+call('HSET', KEYS[3], 'seenAt', string.format('%.0f', wall))
 return {m[1] or '', m[2] or '', tonumber(m[3] or 0), oldest and oldest[1] or '', summary[1], summary[2] or '', tonumber(last or 0), wall}
