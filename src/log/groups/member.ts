@@ -47,6 +47,7 @@ interface Living {
   readonly id: string;
   readonly joinedAt: number;
   readonly isOrdered: boolean;
+  readonly isPaused: boolean;
 }
 
 /**
@@ -291,6 +292,7 @@ export class GroupMember extends Service {
       pid: process.pid,
       mode: this.#isOrdered ? 'ordered' : 'shared',
       partitions: [...this.#leases.keys()].map(({ partition }) => partition),
+      isPaused: this.isPaused,
     });
     const { members, details: all, lock } = this.#keys;
     const [status, now, ...rows] = (await this.#commands.run(
@@ -352,11 +354,10 @@ export class GroupMember extends Service {
       else lease.keptAt = now;
     }
     const ordered = this.#living
-      .filter(({ isOrdered }) => isOrdered)
+      .filter(({ isOrdered, isPaused }) => isOrdered && !isPaused)
       .sort((a, b) => a.joinedAt - b.joinedAt || (a.id < b.id ? -1 : 1));
     const rank = ordered.findIndex(({ id }) => id === this.id);
-    if (rank < 0) return;
-    const quota = this.#workbench.isPaused ? 0 : quotaOf(rank, ordered.length, this.#readers.length);
+    const quota = rank < 0 || this.isPaused ? 0 : quotaOf(rank, ordered.length, this.#readers.length);
     const kept = [...this.#leases].filter(([, { isGoing }]) => !isGoing);
     for (const [reader, lease] of kept.slice(quota)) void this.#give(reader, lease);
     const how = now >= this.#trustsAt ? 'seize' : 'take';
@@ -430,6 +431,13 @@ export class GroupMember extends Service {
   }
 }
 
+/** What a member says of itself, as far as others need it. */
+interface Details {
+  readonly joinedAt?: number;
+  readonly mode?: string;
+  readonly isPaused?: boolean;
+}
+
 interface Lease {
   readonly token: number;
   /** Monotonic ms. */
@@ -441,8 +449,8 @@ interface Lease {
 function readLiving(rows: readonly string[]): readonly Living[] {
   const living: Living[] = [];
   for (let index = 0; index < rows.length; index += 2) {
-    const details = JSON.parse(rows[index + 1] as string) as { joinedAt?: number; mode?: string };
-    living.push({ id: rows[index] as string, joinedAt: details.joinedAt ?? 0, isOrdered: details.mode === 'ordered' });
+    const { joinedAt = 0, mode, isPaused = false } = JSON.parse(rows[index + 1] as string) as Details;
+    living.push({ id: rows[index] as string, joinedAt, isOrdered: mode === 'ordered', isPaused });
   }
   return living;
 }

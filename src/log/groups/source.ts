@@ -70,9 +70,7 @@ export class Source {
   /** What was handled is acknowledged with all that is, in one call; `onSettled` says what came of it. */
   acknowledge(pending: Pending): void {
     this.#acks.push(pending);
-    this.#sending ??= this.#send().finally(() => {
-      this.#sending = undefined;
-    });
+    this.#sending ??= this.#send();
   }
 
   /** Resolves when all that was to be acknowledged is, or the member ended. */
@@ -147,6 +145,8 @@ export class Source {
       const lost = await this.#acknowledge(batch);
       this.options.onSettled(batch.map((pending) => [pending, lost.get(pending.id) ?? 'ok'] as const));
     }
+    // at once: what ends from now on is sent by the next one
+    this.#sending = undefined;
   }
 
   /** @param batch ascending by id. @returns what was no longer the member's */
