@@ -164,7 +164,7 @@ class Publisher {
         const [, partition, id] = position.split(':') as [string, string, string];
         this.#placed.push({ partition: Number(partition), offset: Number(id.split('-')[1]), key });
       },
-      { withinMs: 60_000, what: `entry ${n} to be appended` },
+      { withinMs: 300_000, what: `entry ${n} to be appended` },
     );
     this.count++;
   }
@@ -216,9 +216,10 @@ class Crew implements AsyncDisposable {
   /** Until the entries are all there, and every fault has been done once. */
   async harm(publishing: Promise<void>): Promise<void> {
     let isOver = false;
-    void publishing.finally(() => {
+    const over = (): void => {
       isOver = true;
-    });
+    };
+    void publishing.then(over, over);
     const { members, leaseMs, calmMs } = this.options;
     const kinds: Fault['kind'][] = ['kill', 'longPause', 'shortPause', 'leave', 'join'];
     await sleep(calmMs);

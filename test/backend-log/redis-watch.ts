@@ -1,6 +1,6 @@
-import { connect, type Socket } from 'node:net';
-import { createInterface } from 'node:readline';
+import type { Socket } from 'node:net';
 import { eventually } from '../harness/poll.js';
+import { type MonitoredCommand, monitor } from './redis-monitor.js';
 
 /** A member's lease as Redis took it, both ms since 1970. */
 export interface LeaseRecord {
@@ -46,28 +46,15 @@ export class RedisWatch implements AsyncDisposable {
     await this.#watching;
   }
 
-  #connect(): Promise<void> {
-    return new Promise((resolve, reject) => {
-      const socket = connect(Number(new URL(this.url).port), '127.0.0.1', () => socket.write('MONITOR\r\n'));
-      let isWatching = false;
-      const lines = createInterface({ input: socket });
-      // it passes on what the socket says itself
-      lines.on('error', () => {});
-      lines.on('line', (line) => {
-        if (line === '+OK') {
-          isWatching = true;
-          this.#socket = socket;
-          resolve();
-        } else if (line.startsWith('-')) socket.destroy();
-        else this.#see(line);
-      });
-      socket.on('error', () => {});
-      socket.on('close', () => {
-        reject(new Error('MONITOR: Redis is away'));
-        if (isWatching && !this.#isOver)
-          this.#watching = this.#again({ from: Date.now(), to: Number.POSITIVE_INFINITY });
-      });
-    });
+  async #connect(): Promise<void> {
+    const port = Number(new URL(this.url).port);
+    this.#socket = await monitor(
+      port,
+      (command) => this.#see(command),
+      () => {
+        if (!this.#isOver) this.#watching = this.#again({ from: Date.now(), to: Number.POSITIVE_INFINITY });
+      },
+    );
   }
 
   async #again(span: Span): Promise<void> {
@@ -76,10 +63,7 @@ export class RedisWatch implements AsyncDisposable {
     span.to = Date.now();
   }
 
-  /** A line such as `+1700000000.123456 [0 lua] "XACK" "stream" "group" "1-1"`. */
-  #see(line: string): void {
-    const at = Number(line.slice(1, line.indexOf(' '))) * 1000;
-    const args = line.slice(line.indexOf('"') + 1, line.lastIndexOf('"')).split('" "');
+  #see({ at, args }: MonitoredCommand): void {
     const [command, key, ...rest] = args as [string, string, ...string[]];
     switch (command.toUpperCase()) {
       case 'ZADD': {
