@@ -10,9 +10,10 @@ const CHAOS: ChaosOptions = {
   partitions: 4,
   entries: 20_000,
   keys: 96,
-  perSecond: 200,
+  perSecond: 300,
   leaseMs: 2000,
   handlerMs: 60,
+  isMeasured: true,
   calmMs: 1000,
   restartsRedis: true,
 };
@@ -41,8 +42,8 @@ test('20,000 entries: members SIGKILLed, paused, joined and taken away, and Redi
       withoutLease: [],
     });
     expect({ pending, deadLetters }).toEqual({ pending: 0, deadLetters: 0 });
-    // what the machine was late by meanwhile is no fault of the group's
-    const slow = takeovers.filter(({ ms, controlMs }) => ms > TAKEOVER_MS + controlMs);
+    // what the machine was late by is no fault of the group's: at the beat that sees the end of a lease, and at the one after it
+    const slow = takeovers.filter(({ ms, controlMs }) => ms > TAKEOVER_MS + 2 * controlMs);
     expect({ seed: CHAOS.seed, isOrdered, slow }).toMatchObject({ slow: [] });
     expect(takeovers.length).toBeGreaterThan(0);
   }

@@ -12,6 +12,7 @@ const CHAOS: ChaosOptions = {
   perSecond: 330,
   leaseMs: 1000,
   handlerMs: 15,
+  isMeasured: false,
   calmMs: 300,
   restartsRedis: false,
 };

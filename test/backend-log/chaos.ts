@@ -23,6 +23,8 @@ export interface ChaosOptions {
   readonly leaseMs: number;
   /** Mean time of a handler. */
   readonly handlerMs: number;
+  /** Some faults have their time to themselves, so that it is seen how long a takeover takes. */
+  readonly isMeasured: boolean;
   /** Mean pause between two faults. */
   readonly calmMs: number;
   /** Killed once, half-way. */
@@ -34,7 +36,7 @@ export interface Takeover {
   readonly fault: string;
   readonly entry: string;
   readonly ms: number;
-  /** By how much a timer and a PING of this process were late meanwhile, at worst. */
+  /** By how much a timer and a PING of this process, or a beat of a member that nothing was done to, were late meanwhile. */
   readonly controlMs: number;
 }
 
@@ -210,7 +212,7 @@ class Crew implements AsyncDisposable {
   }
 
   fill(): void {
-    while (this.#healthy.size < this.options.members) this.#add();
+    while (this.#running.length < this.options.members) this.#add();
   }
 
   /** Until the entries are all there, and every fault has been done once. */
@@ -220,20 +222,24 @@ class Crew implements AsyncDisposable {
       isOver = true;
     };
     void publishing.then(over, over);
-    const { members, leaseMs, calmMs } = this.options;
+    const { members, leaseMs, calmMs, isMeasured } = this.options;
     const kinds: Fault['kind'][] = ['kill', 'longPause', 'shortPause', 'leave', 'join'];
-    await sleep(calmMs);
-    for (let round = 0; !isOver; round++) {
+    await eventually(() => readNotes(this.ledger).filter(({ what }) => what === 'ready').length >= members, {
+      withinMs: 60_000,
+      what: 'the first members',
+    });
+    for (let round = 0; !isOver || round < kinds.length; round++) {
       // each once first
       const kind = (kinds[round] ?? kinds[Math.floor(this.#random() * kinds.length)]) as Fault['kind'];
       // what comes of it is seen best when nothing else is going on
-      const isAlone = (kind === 'kill' || kind === 'longPause') && this.#random() < 0.5;
+      const isTold = kind === 'kill' || kind === 'longPause';
+      const isAlone = isMeasured && isTold && (round < kinds.length || this.#random() < 0.5);
       if (isAlone) {
         await Promise.all(this.#pausing);
         await sleep(ALONE_MS);
       }
       if (kind === 'join') {
-        if (this.#processes.size < members + 2) this.#note(kind, this.#add());
+        if (round < kinds.length || this.#running.length < members + 2) this.#note(kind, this.#add());
       } else if (this.#healthy.size > 2) await this.#harm(kind);
       await sleep(isAlone ? leaseMs + ALONE_MS : 2 * this.#random() * calmMs);
       if (kind === 'kill') this.fill();
@@ -243,13 +249,17 @@ class Crew implements AsyncDisposable {
 
   /** Ends them in peace. */
   async stop(): Promise<void> {
-    const running = [...this.#processes].filter(({ isRunning }) => isRunning);
+    const running = this.#running;
     for (const process of running) process.signal('SIGTERM');
     await eventually(() => running.every(({ isRunning }) => !isRunning), { withinMs: 15_000, what: 'members to stop' });
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     await Promise.all([...this.#processes].map((process) => process[Symbol.asyncDispose]()));
+  }
+
+  get #running(): readonly MemberProcess[] {
+    return [...this.#processes].filter(({ isRunning }) => isRunning);
   }
 
   async #harm(kind: Exclude<Fault['kind'], 'join'>): Promise<void> {
@@ -393,11 +403,26 @@ function takeoversOf(
         fault: fault.kind,
         entry: handling.entry,
         ms: claim.at - at,
-        controlMs: control.worst(at, claim.at),
+        controlMs: Math.max(control.worst(at, claim.at), lateBeat(record, at, claim.at, leaseMs)),
       });
     }
   }
   return takeovers;
+}
+
+/** What the machine kept members' beats back by: as Redis saw those that lived on both sides of that time, and were not paused. */
+function lateBeat({ leases, pauses }: GroupRecord, from: number, to: number, leaseMs: number): number {
+  let late = 0;
+  for (const [member, beats] of leases) {
+    const isPaused = pauses.some(
+      (pause) => member.startsWith(`${pause.name}-`) && pause.from < to && pause.to > from - leaseMs,
+    );
+    const before = beats.findLastIndex(({ at }) => at <= from);
+    if (isPaused || before < 0 || !beats.some(({ at }) => at >= to)) continue;
+    for (let index = before; (beats[index]?.at ?? to) < to; index++)
+      late = Math.max(late, (beats[index + 1]?.at ?? to) - (beats[index]?.at ?? to) - leaseMs / 4);
+  }
+  return late;
 }
 
 /** The same numbers, 0 to 1, for the same seed. */

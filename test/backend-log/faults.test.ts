@@ -62,43 +62,83 @@ class Trickle {
   }
 }
 
-test('a member that was paused past its lease acknowledges nothing that another has by then', async () => {
-  const [topic, group] = [rig.topic(), 'g'];
-  const folder = await mkdtemp(join(tmpdir(), 'holdfast-member-'));
-  const ledger = join(folder, 'ledger');
-  await writeFile(ledger, '');
-  const log = rig.log(topic);
-  const settings = { url: rig.redis.url, topic, group, ordered: false, ledger, handlerMs: 0, failPercent: 0 };
-  const limits = { leaseMs: 1000, concurrency: 8, maxDeliveries: 5, backoffMs: 20, maxBackoffMs: 200 };
-  await using paused = new MemberProcess({ ...settings, ...limits, name: 'paused' });
-  const noted = (what: Note['what'], offset?: number): boolean =>
-    readNotes(ledger).some((note) => note.what === what && (!('offset' in note) || note.offset === offset));
-  try {
-    await eventually(() => noted('ready'), SLOW);
-    const { position } = await log.append({ event: 'e', data: { n: 1, key: 'k', ms: 1500 } });
-    await eventually(() => noted('begin', 1));
-    paused.signal('SIGSTOP');
-    let letGo = (): void => {};
-    const held = new Promise<void>((resolve) => {
-      letGo = resolve;
-    });
-    await using other = await Witness.start(log, group, { handler: () => held, concurrency: 1 });
-    await whenSeen([other], [1]);
-    expect(other.seen).toMatchObject([{ n: 1, deliveries: 2 }]);
-    other.reader.pause();
-    paused.signal('SIGCONT');
-    await eventually(() => noted('end', 1), SLOW);
-    // its acknowledgements go one after another: when that of the next one is there, the first one's was
-    await log.append({ event: 'e', data: { n: 2, key: 'k', ms: 0 } });
-    await eventually(() => noted('end', 2), SLOW);
-    await eventually(async () => (await holders(topic, group)).length === 1, SLOW);
-    expect(await holders(topic, group)).toEqual([[other.reader.id, 2]]);
-    letGo();
-    await whenNothingIsPending(topic, group);
-    expect([position.endsWith('-1'), other.numbers]).toEqual([true, [1]]);
-  } finally {
-    await rm(folder, { recursive: true, force: true });
+/** A member in a process of its own, and what it has written. */
+class Outsider implements AsyncDisposable {
+  readonly process: MemberProcess;
+
+  private constructor(
+    private readonly folder: string,
+    readonly ledger: string,
+    topic: string,
+  ) {
+    const settings = { url: rig.redis.url, topic, group: 'g', ordered: false, ledger, handlerMs: 0, failPercent: 0 };
+    const limits = { leaseMs: 1000, concurrency: 8, maxDeliveries: 5, backoffMs: 20, maxBackoffMs: 200 };
+    this.process = new MemberProcess({ ...settings, ...limits, name: 'outsider' });
   }
+
+  static async start(topic: string): Promise<Outsider> {
+    const folder = await mkdtemp(join(tmpdir(), 'holdfast-member-'));
+    const ledger = join(folder, 'ledger');
+    await writeFile(ledger, '');
+    const outsider = new Outsider(folder, ledger, topic);
+    await outsider.noted('ready');
+    return outsider;
+  }
+
+  async noted(what: Note['what'], offset?: number): Promise<void> {
+    const is = (note: Note): boolean => note.what === what && (!('offset' in note) || note.offset === offset);
+    await eventually(() => readNotes(this.ledger).some(is), { ...SLOW, what: `${what} of ${offset ?? 'it'}` });
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.process[Symbol.asyncDispose]();
+    await rm(this.folder, { recursive: true, force: true });
+  }
+}
+
+test('a member that was paused past its lease acknowledges nothing that another has by then', async () => {
+  const topic = rig.topic();
+  const log = rig.log(topic);
+  await using outsider = await Outsider.start(topic);
+  await log.append({ event: 'e', data: { n: 1, key: 'k', ms: 1500 } });
+  await outsider.noted('begin', 1);
+  outsider.process.signal('SIGSTOP');
+  let letGo = (): void => {};
+  const held = new Promise<void>((resolve) => {
+    letGo = resolve;
+  });
+  await using other = await Witness.start(log, 'g', { handler: () => held, concurrency: 1 });
+  await whenSeen([other], [1]);
+  expect(other.seen).toMatchObject([{ n: 1, deliveries: 2 }]);
+  other.reader.pause();
+  outsider.process.signal('SIGCONT');
+  await outsider.noted('end', 1);
+  // its acknowledgements go one after another: when that of the next one is there, the first one's was
+  await log.append({ event: 'e', data: { n: 2, key: 'k', ms: 0 } });
+  await outsider.noted('end', 2);
+  await eventually(async () => (await holders(topic, 'g')).length === 1, SLOW);
+  expect(await holders(topic, 'g')).toEqual([[other.reader.id, 2]]);
+  letGo();
+  await whenNothingIsPending(topic, 'g');
+  expect(other.numbers).toEqual([1]);
+});
+
+test('a member that has its hands full takes over what a dead one had, before all that came after it', async () => {
+  const topic = rig.topic();
+  const log = rig.log(topic);
+  await using outsider = await Outsider.start(topic);
+  for (const n of range(0, 4)) await log.append({ event: 'e', data: { n, key: 'k', ms: 60_000 } });
+  await outsider.noted('begin', 4);
+  outsider.process.signal('SIGKILL');
+  await outsider.process.ended();
+  await put(log, range(4, 1504));
+  await using busy = await Witness.start(log, 'g', {
+    concurrency: 2,
+    handler: () => new Promise((resolve) => setTimeout(resolve, 20)),
+  });
+  await whenSeen([busy], range(0, 4));
+  // some two seconds' worth of a hundred each, of fifteen
+  expect(busy.seen.length).toBeLessThan(800);
 });
 
 describe('when a group', () => {
