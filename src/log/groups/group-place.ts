@@ -85,9 +85,22 @@ export class GroupPlace {
   }
 
   /** Entries that were pending, and are no longer in the log. */
-  tellTrimmed(count: number, from: number, to: number): void {
-    this.options.metrics.missing('trimmed', count);
-    this.options.onGap({ reason: 'trimmed', partition: this.options.partition, from, to });
+  tellTrimmed(count: number, range: Partial<Range>): void {
+    const { metrics, logger, onGap, partition } = this.options;
+    metrics.missing('trimmed', count);
+    const text = 'entries were cut from the log before they were handled';
+    logger.error({ event: 'group_gap', partition, count, ...range }, text);
+    onGap({ reason: 'trimmed', partition, ...range });
+  }
+
+  /** The epoch in which an entry was appended, as far back as is known: so its position is the same at every delivery. */
+  epochOf(offset: number): string {
+    let oldest = this.epoch;
+    for (const { epoch, tail } of this.#history) {
+      if (offset > tail.offset) return epoch;
+      oldest = epoch;
+    }
+    return oldest;
   }
 
   /** How far the group is, and what has gone meanwhile. */
@@ -121,7 +134,8 @@ export class GroupPlace {
     const { logger, groupKeys, commands, metrics, onGap, group, partition } = this.options;
     const now = await this.learn();
     const [floor, epoch] = await commands.redis.hmget(groupKeys.state, 'floor', 'epoch');
-    const from = floor && epoch ? this.#surviving(floor, epoch) : '0-0';
+    const from =
+      floor && epoch ? this.#surviving(floor, epoch) : await this.#unkept(now !== '' && now === this.#seenIn);
     const made = await this.#create(from);
     if (made === 'deleted') return false;
     // else it went with the log, which is told as such
@@ -132,6 +146,12 @@ export class GroupPlace {
       onGap({ reason: 'group', partition });
     }
     return true;
+  }
+
+  /** Where to go on if nothing was kept: of another log, all is new. */
+  async #unkept(isSameLog: boolean): Promise<string> {
+    if (!isSameLog) return '0-0';
+    return this.#newest !== '' ? this.#newest : this.#startId();
   }
 
   /** The newest id that means the same in the log as it is now, at most `id`, which is of `epoch`. */
@@ -158,7 +178,12 @@ export class GroupPlace {
     const earliest = `0-${Math.max(0, Number(first ?? 1) - 1)}`;
     if (start === 'latest') return `${ms ?? 0}-${offset ?? 0}`;
     if (start === 'earliest') return earliest;
-    if (start instanceof Date) return `${Math.max(0, start.getTime())}-0`;
+    if (start instanceof Date) {
+      const time = Math.max(0, start.getTime());
+      const [entry] = await commands.redis.xrange(keys.stream, time, '+', 'COUNT', 1);
+      const at = entry && parseId(entry[0]);
+      return at ? `${at.ms}-${at.seq - 1}` : `${Math.max(time, Number(ms ?? 0))}-${offset ?? 0}`;
+    }
     const position = parsePosition(start.position);
     if (!position) throw new RelayError('bad_request', `from: ${JSON.stringify(start.position)} is no position`);
     return position.partition === partition

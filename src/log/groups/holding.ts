@@ -18,6 +18,8 @@ export interface Pending {
 export class Holding implements Pending {
   /** It has failed as one of a batch: it comes again by itself. */
   isAlone = false;
+  /** Its partition, or all that was not at work, was let go meanwhile. */
+  isLetGo = false;
   /** Entries with the same one wait for each other. */
   key: string | undefined = undefined;
   state: 'queued' | 'running' | 'waiting' | 'settling' | 'over' = 'queued';

@@ -4,7 +4,7 @@ import { GroupEntry } from './group-entry.js';
 import type { GroupPlace } from './group-place.js';
 import { Holding, type Pending } from './holding.js';
 import type { GroupMetrics } from './metrics.js';
-import { hasAttachments, type RawEntry, readEntry, unwrapped } from './raw-entry.js';
+import { attachmentsOf, type RawEntry, readEntry, unwrapped } from './raw-entry.js';
 import type { Source } from './source.js';
 
 /** What an entry takes in memory beside its text. */
@@ -30,7 +30,11 @@ export class Intake {
     const holdings: Holding[] = [];
     for (const [raw, deliveries] of all) {
       const entry = source.isRedriven ? unwrapped(raw) : raw;
-      const attachments = hasAttachments(entry) ? await this.#attachments(source, raw[0]) : undefined;
+      const attachments = attachmentsOf(entry) > 0 ? await this.#attachments(source, raw[0]) : undefined;
+      if (attachments && attachments.length !== attachmentsOf(entry)) {
+        this.#tellCut(source, raw[0], entry[0], deliveries);
+        continue;
+      }
       const holding = this.#holdingOf(source, raw[0], entry, deliveries, isCounted, attachments);
       if (holding) holdings.push(holding);
     }
@@ -52,7 +56,7 @@ export class Intake {
       this.#pass({ source, id: rawId, ms, seq, deliveries, hasFailed: !isCounted }, text);
       return undefined;
     }
-    const entry = new GroupEntry(text, place.epoch, source.partition, deliveries, source.isRedriven);
+    const entry = new GroupEntry(text, place.epochOf(text.offset), source.partition, deliveries, source.isRedriven);
     let bytes = OVERHEAD_BYTES + text.header.length + text.payload.length;
     for (const { length } of text.attachments) bytes += length;
     return new Holding(source, rawId, ms, seq, deliveries, !isCounted, entry, bytes, isCounted);
@@ -69,6 +73,14 @@ export class Intake {
     metrics.skipped('format');
     const failure = { at: Date.now(), member, reason: 'error', error: 'it is of a newer version' };
     void source.fail(pending, 'error', failure, 0);
+  }
+
+  /** It was cut from the log between its text and its bytes. */
+  #tellCut(source: Source, rawId: string, id: string, deliveries: number): void {
+    const { ms, seq } = parseId(rawId);
+    const offset = parseId(id).seq;
+    this.options.place.tellTrimmed(1, { from: offset, to: offset });
+    source.acknowledge({ source, id: rawId, ms, seq, deliveries, hasFailed: deliveries > 1 });
   }
 
   /** Bytes, which the text of the answer has not kept. */

@@ -104,17 +104,16 @@ export class GroupMember extends Service {
       onRoom: () => {
         for (const reader of this.#readers) reader.wake();
       },
-      onTrimmed: ({ source, entry }) => {
-        this.#metrics.missing('trimmed', 1);
-        this.#tellGap({ reason: 'trimmed', partition: source.partition, from: entry.offset, to: entry.offset });
-      },
+      onTrimmed: ({ source, entry: { offset } }) =>
+        this.#readers[source.partition]?.place.tellTrimmed(1, { from: offset, to: offset }),
     });
   }
 
   /** Nothing new is begun, and what was read and not begun goes to others. */
   pause(): void {
     this.#workbench.pause();
-    void this.#release();
+    // a partition that it has to itself is given as a whole, in order, at the next turn
+    if (!this.#isOrdered) void this.#release();
   }
 
   resume(): void {
@@ -140,8 +139,9 @@ export class GroupMember extends Service {
       this.#commands.open();
       const count = await this.#untilAnswered(() => this.#agreeOnPartitions());
       this.#readers = Array.from({ length: count }, (_, partition) => this.#makeReader(partition));
-      for (const reader of this.#readers) await this.#untilAnswered(() => reader.place.prepare());
+      // not while an administrator is at work
       await this.#untilAnswered(() => this.#join());
+      for (const reader of this.#readers) await this.#untilAnswered(() => reader.place.prepare());
     } catch (error) {
       this.#close();
       throw error;
@@ -160,9 +160,11 @@ export class GroupMember extends Service {
     const reading = this.#readers.map((reader) => reader.end());
     const released = this.#release();
     await within(settings.drainMs, this.#workbench.end());
+    // what came while handlers ended
+    const rest = this.#release();
     await within(
       LEAVE_MS,
-      Promise.all([...reading, released, ...this.#sources().map((source) => source.whenSettled())]),
+      Promise.all([...reading, released, rest, ...this.#sources().map((source) => source.whenSettled())]),
     );
     await within(LEAVE_MS, this.#beating);
     await within(LEAVE_MS, this.#leave());
@@ -305,7 +307,9 @@ export class GroupMember extends Service {
     if (at - this.#beatAt > settings.leaseMs) this.#trustsAt = at + 2 * this.#beatMs + RETURN_MS;
     this.#beatAt = at;
     const living = readLiving(rows);
-    if (this.#living.some(({ id }) => !living.some((other) => other.id === id)))
+    const isAtWork = (all: readonly Living[], id: string): boolean =>
+      all.some((other) => other.id === id && !other.isPaused);
+    if (this.#living.some(({ id }) => isAtWork(this.#living, id) && !isAtWork(living, id)))
       this.#takesUntil = at + 2 * settings.leaseMs;
     this.#living = living;
     return true;

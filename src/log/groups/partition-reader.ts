@@ -69,6 +69,7 @@ export class PartitionReader {
         maxDeliveries: settings.maxDeliveries,
         maxDeadLetters: settings.maxDeadLetters,
         mostHeld: () => workbench.count + MAX_COUNT,
+        logger,
         onSettled: (all) => workbench.settled(all),
         signal: options.signal,
       });
@@ -89,24 +90,38 @@ export class PartitionReader {
   /** Reads beside the other members, until it is ended. */
   share(): void {
     this.#begin(async (signal) => {
-      while (await this.#whenRoom(signal)) await this.#tried(signal, () => this.#readGroup(signal));
+      while (await this.#whenRoom(signal)) {
+        await this.#tried(signal, async () => {
+          if (this.#isInDoubt) await this.#settleDoubt();
+          await this.#readGroup(signal);
+        });
+      }
     });
   }
 
-  /** Reads what nobody else reads meanwhile: first what members before it left, in the order of the log. */
+  /**
+   * Reads what nobody else reads meanwhile: first all that is pending, in the order of the log, then what is new. After a doubt it
+   * begins anew: an entry that came too late would come behind its successors.
+   */
   own(token: number, onLost: () => void): void {
+    const { workbench } = this.options;
     this.#begin(async (signal) => {
-      await this.options.workbench.whenIdle(this.sources);
-      await this.#untilDone(signal, async () => {
-        this.#handed = await this.place.find();
-      });
-      for (const source of this.sources) await this.#untilDone(signal, () => this.#takeBacklog(source, signal));
-      while (await this.#whenRoom(signal)) {
-        await this.#tried(signal, async () => {
-          if (await this.#fetch(token, signal)) return;
-          this.#stop.abort();
-          onLost();
+      while (!signal.aborted) {
+        workbench.letGo(this.sources);
+        await workbench.whenIdle(this.sources, signal);
+        this.#isInDoubt = false;
+        await this.#untilDone(signal, async () => {
+          await this.place.look();
+          this.#handed = await this.place.find();
         });
+        for (const source of this.sources) await this.#untilDone(signal, () => this.#takeBacklog(source, signal));
+        while (!this.#isInDoubt && (await this.#whenRoom(signal))) {
+          await this.#tried(signal, async () => {
+            if (await this.#fetch(token, signal)) return;
+            this.#stop.abort();
+            onLost();
+          });
+        }
       }
     });
   }
@@ -138,13 +153,15 @@ export class PartitionReader {
 
   /** Takes what members hold that no longer live. @returns whether nothing is left of that */
   async takeOver(living: readonly string[]): Promise<boolean> {
+    const { workbench, settings, metrics } = this.options;
     if (this.#stop.signal.aborted) return true;
     for (const source of this.sources) {
       let from = '-';
       do {
-        if (this.#room <= 0) return false;
-        const taken = await this.#take(source, 'others', this.options.settings.leaseMs, from, living);
-        this.options.metrics.takenOver(taken.entries.length);
+        const room = Math.min(MAX_COUNT, workbench.roomForOverdue);
+        if (room <= 0) return false;
+        const taken = await this.#take(source, 'others', settings.leaseMs, from, room, living);
+        metrics.takenOver(taken.entries.length);
         from = taken.next;
       } while (from !== '');
     }
@@ -202,8 +219,9 @@ export class PartitionReader {
         this.#isGone = !(await this.place.restore());
         if (this.#isGone) return await sleep(GONE_MS, signal);
         this.#handed = await this.place.find();
+        // what was pending isn't any more
+        this.#isInDoubt = true;
       }
-      if (this.#isInDoubt) await this.#settleDoubt();
       await work();
       this.#refusals.succeeded();
     } catch (error) {
@@ -279,7 +297,7 @@ export class PartitionReader {
         true,
       );
       // paused or ended while it was read: others may have it
-      if (signal.aborted || workbench.isPaused) await source.release(holdings);
+      if (signal.aborted || !workbench.takes) await source.release(holdings);
       else for (const holding of holdings) workbench.add(holding);
     }
     workbench.pump();
@@ -302,17 +320,23 @@ export class PartitionReader {
     whose: 'others' | 'mine' | 'all',
     idleMs: number,
     from: string,
+    most: number,
     living: readonly string[] = [],
   ): Promise<Taken> {
     const { clock, workbench, metrics } = this.options;
-    const most = Math.max(1, this.#room);
     const taken = await source.take(whose, { idleMs, from, most, now: clock.at(), living });
     if (taken.dead > 0) metrics.deadLettered('lost', taken.dead);
     const { count, first, last } = taken.trimmed;
-    if (count > 0) this.place.tellTrimmed(count, parseId(first).seq, parseId(last).seq);
+    if (count > 0) {
+      const range = source === this.main ? { from: parseId(first).seq, to: parseId(last).seq } : {};
+      this.place.tellTrimmed(count, range);
+    }
     const unknown = taken.entries.filter(([[id]]) => !workbench.holds(source, id));
     if (whose === 'mine' && source === this.main) this.place.found(unknown.flatMap(([raw]) => offsetOf(raw) ?? []));
-    for (const holding of await this.#intake.take(source, unknown, false)) workbench.add(holding);
+    const holdings = await this.#intake.take(source, unknown, false);
+    // paused or ended meanwhile
+    if (!workbench.takes) await source.release(holdings);
+    else for (const holding of holdings) workbench.add(holding, whose === 'others');
     workbench.pump();
     return taken;
   }
@@ -320,7 +344,7 @@ export class PartitionReader {
   async #recover(idleMs: number): Promise<void> {
     for (const source of this.sources) {
       let from = '-';
-      do from = (await this.#take(source, 'mine', idleMs, from)).next;
+      do from = (await this.#take(source, 'mine', idleMs, from, MAX_COUNT)).next;
       while (from !== '' && !this.#stop.signal.aborted);
     }
   }
@@ -328,7 +352,7 @@ export class PartitionReader {
   async #takeBacklog(source: Source, signal: AbortSignal): Promise<void> {
     let from = '-';
     while (await this.#whenRoom(signal)) {
-      const taken = await this.#take(source, 'all', 0, from);
+      const taken = await this.#take(source, 'all', 0, from, this.#room);
       this.options.metrics.takenOver(taken.entries.length);
       if (taken.next === '') return;
       from = taken.next;

@@ -20,8 +20,9 @@ export function unwrapped([, fields]: RawEntry): RawEntry {
   return [fields[1] ?? '0-0', fields.slice(2)];
 }
 
-export function hasAttachments([, fields]: RawEntry): boolean {
-  return fields.length > 2;
+/** How many binary parts stand beside its text. */
+export function attachmentsOf([, fields]: RawEntry): number {
+  return Math.max(0, Math.floor((fields.length - 2) / 2));
 }
 
 /**

@@ -1,9 +1,11 @@
 import { fullJitter } from '../../core/backoff.js';
+import type { Logger } from '../../core/ports.js';
 import { sleep } from '../../core/sleep.js';
 import { type Connection, replyCode } from '../../redis/connect.js';
 import type { GroupKeys, PartitionKeys } from '../../redis/keys.js';
 import { loadScript } from '../../redis/script.js';
-import type { Pending } from './holding.js';
+import { Refusals } from '../refusals.js';
+import type { Holding, Pending } from './holding.js';
 import type { RawEntry } from './raw-entry.js';
 
 const ACKNOWLEDGE = loadScript(import.meta.url, 'acknowledge');
@@ -40,6 +42,7 @@ export interface SourceOptions {
   readonly group: string;
   readonly member: string;
   readonly commands: Connection;
+  readonly logger: Logger;
   readonly maxDeliveries: number;
   readonly maxDeadLetters: number;
   /** Most entries that the member may hold. */
@@ -52,10 +55,12 @@ export interface SourceOptions {
 /** One stream that a group reads in one partition, and what its members do with its pending entries. */
 export class Source {
   readonly stream: string;
+  readonly #refusals: Refusals;
   readonly #acks: Pending[] = [];
   #sending: Promise<void> | undefined;
 
   constructor(readonly options: SourceOptions) {
+    this.#refusals = new Refusals(options.logger, { op: 'group', partition: options.partition });
     this.stream = options.isRedriven ? options.groupKeys.redriven : options.keys.stream;
   }
 
@@ -81,8 +86,8 @@ export class Source {
   /** The next delivery of an entry that was delivered before begins, and is counted. */
   async begin({ id, deliveries }: Pending): Promise<Fate> {
     const { group, member } = this.options;
-    const fate = await this.#surely(BEGIN, [this.stream], [group, member, id, deliveries]);
-    return (fate as Fate | undefined) ?? 'gone';
+    const args = (isAgain: boolean) => [group, member, id, deliveries, isAgain ? 'again' : ''];
+    return ((await this.#surely(BEGIN, [this.stream], args)) as Fate | undefined) ?? 'gone';
   }
 
   /** `again`: it may be tried again. `dead`: it is a dead letter now. */
@@ -94,8 +99,14 @@ export class Source {
   ): Promise<'again' | 'dead' | Exclude<Fate, 'ok'>> {
     const { group, member, maxDeadLetters } = this.options;
     const args = [group, member, this.#drop, this.#prefix, id, deliveries, most, JSON.stringify(failure), reason];
-    const answer = await this.#surely(FAIL, this.#allKeys, [...args, maxDeadLetters]);
-    return (answer as 'again' | 'dead' | Exclude<Fate, 'ok'> | undefined) ?? 'gone';
+    let wasSent = false;
+    const answer = await this.#surely(FAIL, this.#allKeys, (isAgain) => {
+      wasSent = isAgain;
+      return [...args, maxDeadLetters];
+    });
+    const outcome = (answer as 'again' | 'dead' | Exclude<Fate, 'ok'> | undefined) ?? 'gone';
+    // the first call, whose answer was lost, has buried it
+    return outcome === 'gone' && wasSent && answer !== undefined && deliveries >= most ? 'dead' : outcome;
   }
 
   /** @throws when Redis can't be asked */
@@ -115,12 +126,14 @@ export class Source {
     return { next, dead, trimmed: { count, first, last }, entries };
   }
 
-  /** Others may take them at once. */
-  async release(all: readonly Pending[]): Promise<void> {
+  /** Others may take them at once; what no handler began has not been delivered. */
+  async release(all: readonly Holding[]): Promise<void> {
     const { group, member, commands } = this.options;
     for (let at = 0; at < all.length; at += MAX_ACKS) {
-      const ids = all.slice(at, at + MAX_ACKS).map(({ id }) => id);
-      await commands.run(RELEASE, [this.stream], [group, member, ...ids]);
+      const args = all
+        .slice(at, at + MAX_ACKS)
+        .flatMap(({ id, deliveries, isCounted }) => [id, deliveries - (isCounted ? 1 : 0)]);
+      await commands.run(RELEASE, [this.stream], [group, member, ...args]);
     }
   }
 
@@ -158,9 +171,10 @@ export class Source {
     args.push(batch.some(({ hasFailed }) => hasFailed) ? 1 : 0, mostHeld(), ...range, first.length);
     for (const { id } of first) args.push(id);
     for (const { id, deliveries } of batch) if (deliveries !== 1) args.push(id, deliveries);
-    let isAgain = false;
-    const lost = (await this.#surely(ACKNOWLEDGE, [this.stream, groupKeys.failures], args, () => {
-      isAgain = true;
+    let wasSent = false;
+    const lost = (await this.#surely(ACKNOWLEDGE, [this.stream, groupKeys.failures], (isAgain) => {
+      wasSent = isAgain;
+      return args;
     })) as readonly string[] | undefined;
     // there is no group any more
     if (!lost) return new Map(batch.map(({ id }) => [id, 'gone']));
@@ -168,7 +182,7 @@ export class Source {
     for (let index = 0; index < lost.length; index += 2) {
       const [id, fate] = lost.slice(index, index + 2) as [string, Fate];
       // what was sent twice, for its first answer was lost, may have been acknowledged by the first
-      if (fate !== 'gone' || !isAgain) fates.set(id, fate);
+      if (fate !== 'gone' || !wasSent) fates.set(id, fate);
     }
     return fates;
   }
@@ -177,16 +191,17 @@ export class Source {
   async #surely(
     script: Parameters<Connection['run']>[0],
     keys: readonly string[],
-    args: readonly (string | number)[],
-    onAgain: () => void = () => {},
+    args: (isAgain: boolean) => readonly (string | number)[],
   ): Promise<unknown> {
     const { commands, signal } = this.options;
     for (let tries = 0; !signal.aborted; tries++) {
       try {
-        return await commands.run(script, keys, args);
+        const answer = await commands.run(script, keys, args(tries > 0));
+        this.#refusals.succeeded();
+        return answer;
       } catch (error) {
         if (replyCode(error) === 'NOGROUP') return undefined;
-        onAgain();
+        this.#refusals.failed(error);
         await sleep(fullJitter(tries, RETRY_MS, MAX_RETRY_MS), signal);
         if (!commands.isUp) await commands.whenUp(1000);
       }

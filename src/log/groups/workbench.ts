@@ -59,6 +59,8 @@ export class Workbench {
   readonly #held = new Map<Source, Map<string, Holding>>();
   #count = 0;
   #bytes = 0;
+  /** Taken over: they have waited longest. */
+  #overdue: Holding[] = [];
   #ready: Holding[] = [];
   #readyAt = 0;
   readonly #runs = new Set<Run>();
@@ -78,12 +80,32 @@ export class Workbench {
 
   /** Entries that may still be read: the handlers' places, and what will be done within a moment. */
   get room(): number {
-    if (this.#isPaused || this.#isEnding || this.#bytes > MAX_HELD_BYTES) return 0;
-    const { concurrency, batch = 1 } = this.options.settings;
-    const places = concurrency * batch;
-    const most = places + Math.min(MAX_AHEAD, Math.ceil(this.#perSecond * AHEAD_S));
+    if (!this.#isOpen) return 0;
     // while the handlers have enough, few large reads are cheaper than many small ones
-    return this.#count > places && this.#count > most * 0.75 ? 0 : most - this.#count;
+    return this.#count > this.#places && this.#count > this.#most * 0.75 ? 0 : this.#most - this.#count;
+  }
+
+  /** As many again for what members left that are gone: a backlog, which always takes all of the room, must not keep it waiting. */
+  get roomForOverdue(): number {
+    return this.#isOpen ? 2 * this.#most - this.#count : 0;
+  }
+
+  get #isOpen(): boolean {
+    return !this.#isPaused && !this.#isEnding && this.#bytes <= MAX_HELD_BYTES;
+  }
+
+  get #places(): number {
+    const { concurrency, batch = 1 } = this.options.settings;
+    return concurrency * batch;
+  }
+
+  get #most(): number {
+    return this.#places + Math.min(MAX_AHEAD, Math.ceil(this.#perSecond * AHEAD_S));
+  }
+
+  /** Whether what is read may be added: else it is for others. */
+  get takes(): boolean {
+    return !this.#isPaused && !this.#isEnding;
   }
 
   get count(): number {
@@ -98,7 +120,7 @@ export class Workbench {
     return this.#held.get(source)?.has(id) ?? false;
   }
 
-  add(holding: Holding): void {
+  add(holding: Holding, isOverdue = false): void {
     let held = this.#held.get(holding.source);
     if (!held) {
       held = new Map();
@@ -111,7 +133,7 @@ export class Workbench {
     this.#startTimer();
     if (this.#isEnding) return;
     const { orderedBy } = this.options.settings;
-    if (orderedBy === undefined) return void this.#ready.push(holding);
+    if (orderedBy === undefined) return void (isOverdue ? this.#overdue : this.#ready).push(holding);
     let key: string;
     try {
       key = `${holding.source.partition}/${orderedBy === 'tenant' ? holding.entry.tenant : orderedBy(holding.entry)}`;
@@ -128,22 +150,23 @@ export class Workbench {
 
   /** Begins what may begin. */
   pump(): void {
-    const { settings, mayBegin } = this.options;
+    const { mayBegin } = this.options;
     const skipped: Holding[] = [];
-    while (!this.#isPaused && !this.#isEnding && this.#readyAt < this.#ready.length) {
-      // handlers that don't return take room, but not all of it
-      if (this.#runs.size + Math.max(0, this.#late - settings.concurrency) >= settings.concurrency) break;
+    while (this.takes && this.#runs.size < this.#handlers) {
       const holding = this.#next();
+      if (!holding) break;
       if (holding.state !== 'queued') continue;
-      if (!mayBegin(holding.source)) {
-        skipped.push(holding);
-        continue;
-      }
-      if (holding.isCounted) this.#run(this.#batchOf(holding));
+      if (!mayBegin(holding.source)) skipped.push(holding);
+      else if (holding.isCounted) this.#run(this.#batchOf(holding));
       else void this.#begin(holding);
     }
-    if (skipped.length > 0) this.#ready = [...skipped, ...this.#ready.slice(this.#readyAt)];
-    if (skipped.length > 0) this.#readyAt = 0;
+    if (skipped.length > 0) this.#overdue.unshift(...skipped);
+  }
+
+  /** Handlers that may run. Those that don't return take places of others, but never the last one. */
+  get #handlers(): number {
+    const { concurrency } = this.options.settings;
+    return Math.max(1, concurrency - Math.max(0, this.#late - concurrency));
   }
 
   pause(): void {
@@ -160,15 +183,15 @@ export class Workbench {
     return this.#isPaused;
   }
 
-  /** Everything of these sources that no handler is at work on: no longer held. */
+  /** Everything of these sources that no handler is at work on: no longer held. What is at work comes not again here, should it fail. */
   letGo(sources?: ReadonlySet<Source>): ReadonlyMap<Source, readonly Holding[]> {
     const gone = new Map<Source, Holding[]>();
     for (const [source, held] of this.#held) {
       if (sources && !sources.has(source)) continue;
       const list: Holding[] = [];
       for (const holding of held.values()) {
-        if (holding.state !== 'queued' && holding.state !== 'waiting') continue;
-        list.push(holding);
+        if (holding.state === 'queued' || holding.state === 'waiting') list.push(holding);
+        else holding.isLetGo = true;
       }
       for (const holding of list) this.#forget(holding);
       if (list.length > 0) gone.set(source, list);
@@ -183,11 +206,14 @@ export class Workbench {
     await this.whenIdle();
   }
 
-  /** Resolves when no handler of these sources runs, and all that they did is acknowledged or lost. */
-  async whenIdle(sources?: ReadonlySet<Source>): Promise<void> {
-    while (this.#isBusy(sources)) {
+  /** Resolves when no handler of these sources runs, and all that they did is acknowledged or lost; or when `signal` aborts. */
+  async whenIdle(sources?: ReadonlySet<Source>, signal?: AbortSignal): Promise<void> {
+    const wake = (): void => this.#wakeIdle();
+    signal?.addEventListener('abort', wake);
+    while (!signal?.aborted && this.#isBusy(sources)) {
       await new Promise<void>((resolve) => this.#whenIdle.push(resolve));
     }
+    signal?.removeEventListener('abort', wake);
   }
 
   close(): void {
@@ -221,8 +247,11 @@ export class Workbench {
     return false;
   }
 
-  #next(): Holding {
-    const holding = this.#ready[this.#readyAt++] as Holding;
+  #next(): Holding | undefined {
+    const overdue = this.#overdue.shift();
+    if (overdue) return overdue;
+    const holding = this.#ready[this.#readyAt];
+    if (holding) this.#readyAt++;
     if (this.#readyAt > 1000 && this.#readyAt * 2 > this.#ready.length) {
       this.#ready = this.#ready.slice(this.#readyAt);
       this.#readyAt = 0;
@@ -234,7 +263,7 @@ export class Workbench {
     const { batch = 1 } = this.options.settings;
     if (batch === 1 || first.isAlone) return [first];
     const holdings = [first];
-    while (holdings.length < batch && this.#readyAt < this.#ready.length) {
+    while (holdings.length < batch && this.#overdue.length === 0 && this.#readyAt < this.#ready.length) {
       const candidate = this.#ready[this.#readyAt] as Holding;
       if (candidate.state === 'queued' && (candidate.isAlone || !candidate.isCounted)) break;
       this.#next();
@@ -261,10 +290,7 @@ export class Workbench {
     holding.isCounted = true;
     holding.entry = holding.entry.redelivered(holding.deliveries);
     this.options.metrics.redelivered();
-    if (this.#isEnding) {
-      holding.state = 'queued';
-      return this.#wakeIdle();
-    }
+    if (this.#isEnding || holding.isLetGo) return this.#giveBack(holding);
     this.#run([holding]);
     this.pump();
   }
@@ -334,16 +360,13 @@ export class Workbench {
   async #failed(holding: Holding, reason: FailureReason, error: unknown): Promise<void> {
     const { settings, member, metrics, logger } = this.options;
     holding.state = 'settling';
-    if (error instanceof GiveBack) {
-      // should Redis not hear it, the entry is another's when the lease ends
-      await holding.source.release([holding]).catch(() => {});
-      return this.#over(holding);
-    }
+    if (error instanceof GiveBack) return this.#giveBack(holding);
     const failure = { at: Date.now(), member, reason, error: textOf(error) };
     const outcome = await holding.source.fail(holding, reason, failure);
     if (outcome === 'again') {
       holding.hasFailed = true;
       holding.isCounted = false;
+      if (this.#isEnding || holding.isLetGo) return this.#giveBack(holding);
       holding.state = 'waiting';
       const waitMs = fullJitter(holding.deliveries - 1, settings.backoffMs, settings.maxBackoffMs);
       this.#waits.set(
@@ -368,6 +391,14 @@ export class Workbench {
     this.pump();
   }
 
+  /** Others may have it at once. Should Redis not hear it, a later look finds that it is still held. */
+  async #giveBack(holding: Holding): Promise<void> {
+    holding.state = 'settling';
+    await holding.source.release([holding]).catch(() => {});
+    this.#over(holding);
+    this.pump();
+  }
+
   /** It is nobody's here any more, and the next of its key may begin. */
   #over(holding: Holding): void {
     this.#nextOfLane(holding);
@@ -375,8 +406,11 @@ export class Workbench {
     this.options.onRoom();
   }
 
-  #nextOfLane({ key }: Holding): void {
+  /** Whose turn it is after this one; it has no key any more, so nobody waits for it. */
+  #nextOfLane(holding: Holding): void {
+    const { key } = holding;
     if (key === undefined) return;
+    holding.key = undefined;
     const lane = this.#lanes.get(key);
     for (;;) {
       const next = lane?.shift();
@@ -447,7 +481,8 @@ export class Workbench {
 function textOf(error: unknown): string {
   try {
     const text = error instanceof Error ? `${error.name}: ${error.message}` : String(error);
-    return text.slice(0, MAX_ERROR_TEXT);
+    // half a character would be no JSON; Node 20 has it, its types don't
+    return (text.slice(0, MAX_ERROR_TEXT) as string & { toWellFormed(): string }).toWellFormed();
   } catch {
     return 'the handler failed';
   }

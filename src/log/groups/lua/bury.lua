@@ -14,7 +14,9 @@ local MAX_FAILURES = 20
 local function withFailure(failures, field, failure)
   local text = redis.call('HGET', failures, field)
   if not text then return '[' .. failure .. ']' end
-  local list = cjson.decode(text)
+  local ok, list = pcall(cjson.decode, text)
+  -- what can't be read can't be added to
+  if not ok then return '[' .. failure .. ']' end
   if #list < MAX_FAILURES then return string.sub(text, 1, -2) .. ',' .. failure .. ']' end
   table.remove(list, 1)
   list[#list + 1] = cjson.decode(failure)

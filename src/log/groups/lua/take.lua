@@ -30,7 +30,7 @@ for _ = 1, 20 do
         call('HDEL', KEYS[2], ARGV[4] .. id)
         trimmed, lastTrimmed = trimmed + 1, id
         if firstTrimmed == '' then firstTrimmed = id end
-      elseif holder ~= me and deliveries >= maxDeliveries then
+      elseif holder ~= me and holder ~= 'released' and deliveries >= maxDeliveries then
         local original, fields = unwrapped(id, entry[2])
         local failure = cjson.encode({at = tonumber(ARGV[10]), member = holder, reason = 'lost'})
         bury(KEYS[3], KEYS[4], ARGV[9], original, deliveries, 'lost', withFailure(KEYS[2], ARGV[4] .. id, failure), fields)
