@@ -291,6 +291,12 @@ export class Workbench {
     holding.entry = holding.entry.redelivered(holding.deliveries);
     this.options.metrics.redelivered();
     if (this.#isEnding || holding.isLetGo) return this.#giveBack(holding);
+    if (!this.options.mayBegin(holding.source)) {
+      // Redis said so before this process was paused, perhaps: its next beat says whether the entry is still its own
+      holding.state = 'queued';
+      this.#ready.push(holding);
+      return this.#wakeIdle();
+    }
     this.#run([holding]);
     this.pump();
   }
