@@ -196,7 +196,11 @@ export class GroupPlace {
     const before = this.epoch;
     this.epoch = epoch;
     this.#history = history;
-    if (before === '') return;
+    if (before === '') {
+      // the group was made before the topic had an epoch
+      this.#seenIn = epoch;
+      return;
+    }
     this.#newest = '';
     this.#gaps.place(undefined);
     const since = epochsSince(history, before);
