@@ -2,9 +2,9 @@ import { randomUUID } from 'node:crypto';
 import { hostname } from 'node:os';
 import type { Registry } from 'prom-client';
 import { RelayError } from '../core/errors.js';
-import { type Logger, silentLogger, silentMeter } from '../core/ports.js';
+import { type Logger, type Meter, silentLogger, silentMeter } from '../core/ports.js';
 import { encodeBinary } from '../gateway/encode-binary.js';
-import { LogAccess, partitionOf } from '../log/index.js';
+import { type GroupMetrics, groupMetrics, LogAccess, partitionOf } from '../log/index.js';
 import { meterOn } from '../ops/index.js';
 import { placeOf } from '../redis/client-place.js';
 import { Keys } from '../redis/keys.js';
@@ -100,6 +100,9 @@ class BackendLog implements Log {
   readonly #address: ConstructorParameters<typeof LogAccess>[0];
   readonly #keys: Keys;
   readonly #groups = new Set<Group>();
+  readonly #meter: Meter;
+  /** By group. */
+  readonly #metrics = new Map<string, GroupMetrics>();
   #partitions: Promise<number> | undefined;
   #closing: Promise<void> | undefined;
 
@@ -122,9 +125,9 @@ class BackendLog implements Log {
     this.#address = address;
     this.#keys = new Keys(`${keyPrefix}${prefix}`);
     const { maxEntries = 100_000, maxBytes = 64 * 1024 * 1024 } = options;
-    const meter = registry ? meterOn(registry) : silentMeter;
+    this.#meter = registry ? meterOn(registry) : silentMeter;
     const limits = { maxEntries, maxBytes, idWindowMs: ID_WINDOW_MS };
-    this.#access = new LogAccess(address, this.#keys, limits, { name: `holdfast:${name}`, meter });
+    this.#access = new LogAccess(address, this.#keys, limits, { name: `holdfast:${name}`, meter: this.#meter });
   }
 
   async append({ room, key, tenant = 'default', ...request }: NewEvent): Promise<Appended> {
@@ -153,9 +156,11 @@ class BackendLog implements Log {
 
   group(name: string, options: GroupOptions = {}): Group {
     if (!isName(name)) throw new TypeError(`group: wants a name of 1 to 200 characters (got ${String(name)})`);
-    const { registry, logger = silentLogger, partitions } = this.#options;
+    const { logger = silentLogger, partitions } = this.#options;
+    const metrics = this.#metrics.get(name) ?? groupMetrics(this.#meter, name);
+    this.#metrics.set(name, metrics);
     const shared = { url: this.#address, keys: this.#keys, topic: this.#topic, partitions, name: this.#name };
-    const group = new Group(name, options, { ...shared, logger, meter: registry ? meterOn(registry) : silentMeter });
+    const group = new Group(name, options, { ...shared, logger, metrics });
     this.#groups.add(group);
     return group;
   }

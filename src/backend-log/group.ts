@@ -32,7 +32,7 @@ export interface GroupReader extends AsyncDisposable {
   readonly id: string;
   /** Resolves when it takes part; waits for Redis as long as it takes. Rejects when it can't, or is stopped before. */
   readonly ready: Promise<void>;
-  /** Resolves when it has stopped. */
+  /** Resolves when it has stopped. Rejects when it could not take part. */
   readonly ended: Promise<void>;
   readonly isPaused: boolean;
   /** Handlers that run go on; nothing new is begun, and what was read and not begun goes to others. */
@@ -100,24 +100,33 @@ class RunningMember implements GroupReader {
   readonly ready: Promise<void>;
   readonly ended: Promise<void>;
   readonly #member: GroupMember;
-  #end: () => void = () => {};
+  readonly #stopped = new AbortController();
   #stopping: Promise<void> | undefined;
 
   constructor(member: GroupMember, signal: AbortSignal | undefined, onEnd: () => void) {
     this.#member = member;
-    this.ended = new Promise((resolve) => {
-      this.#end = () => {
-        onEnd();
-        resolve();
-      };
-    });
     this.ready = member.start();
-    // who waits for it hears it
-    this.ready.catch(() => void this.stop());
+    this.ended = this.#end(onEnd);
+    // whoever waits for them hears it; the member has said it
+    this.ready.catch(() => {});
+    this.ended.catch(() => {});
     const onAbort = (): void => void this.stop();
     if (signal?.aborted) onAbort();
-    else signal?.addEventListener('abort', onAbort);
-    void this.ended.then(() => signal?.removeEventListener('abort', onAbort));
+    else signal?.addEventListener('abort', onAbort, { signal: this.#stopped.signal });
+  }
+
+  async #end(onEnd: () => void): Promise<void> {
+    const stopped = new Promise((resolve) => this.#stopped.signal.addEventListener('abort', resolve));
+    try {
+      await this.ready;
+      await stopped;
+    } catch (error) {
+      // stopped before it took part: no failure
+      if (!this.#stopping) throw error;
+      await this.stop();
+    } finally {
+      onEnd();
+    }
   }
 
   get id(): string {
@@ -137,7 +146,7 @@ class RunningMember implements GroupReader {
   }
 
   stop(): Promise<void> {
-    this.#stopping ??= this.#member.stop().finally(() => this.#end());
+    this.#stopping ??= this.#member.stop().finally(() => this.#stopped.abort());
     return this.#stopping;
   }
 

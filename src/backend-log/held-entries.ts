@@ -39,18 +39,24 @@ export class HeldEntries implements AsyncIterableIterator<HeldEntry> {
   readonly #arrived: Held[] = [];
   #waiting: ((held: Held | undefined) => void) | undefined;
   #isOver = false;
+  #failure: unknown;
 
   constructor(run: (handler: (entry: GroupEntry, context: HandlerContext) => Promise<void>) => GroupReader) {
-    this.#reader = run((entry, context) => {
+    this.#reader = run(async (entry, context) => {
+      if (this.#isOver) throw new GiveBack();
       const held = new Held(entry, context);
       if (this.#waiting) this.#waiting(held);
       else this.#arrived.push(held);
       this.#waiting = undefined;
       return held.outcome;
     });
-    void this.#reader.ended.then(() => {
+    const end = (): void => {
       this.#isOver = true;
       this.#waiting?.(undefined);
+    };
+    this.#reader.ended.then(end, (error: unknown) => {
+      this.#failure = error;
+      end();
     });
   }
 
@@ -61,14 +67,20 @@ export class HeldEntries implements AsyncIterableIterator<HeldEntry> {
   async next(): Promise<IteratorResult<HeldEntry, undefined>> {
     this.#inHand?.ack();
     this.#inHand = undefined;
-    if (this.#isOver) return { done: true, value: undefined };
+    if (this.#isOver) return this.#end();
     const held =
       this.#arrived.shift() ??
       (await new Promise<Held | undefined>((resolve) => {
         this.#waiting = resolve;
       }));
     this.#inHand = held;
-    return held ? { done: false, value: held } : { done: true, value: undefined };
+    return held ? { done: false, value: held } : this.#end();
+  }
+
+  /** @throws what kept the member from taking part */
+  #end(): IteratorResult<HeldEntry, undefined> {
+    if (this.#failure !== undefined) throw this.#failure;
+    return { done: true, value: undefined };
   }
 
   async return(): Promise<IteratorResult<HeldEntry, undefined>> {

@@ -8,6 +8,7 @@ export { GiveBack } from './groups/give-back.js';
 export { GroupEntry } from './groups/group-entry.js';
 export { GroupMember, type GroupMemberOptions } from './groups/member.js';
 export type { MemberDescription } from './groups/members.js';
+export { type GroupMetrics, groupMetrics } from './groups/metrics.js';
 export type { ResetRow, ResetTarget } from './groups/reset.js';
 export {
   type BatchHandler,

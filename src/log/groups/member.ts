@@ -1,7 +1,7 @@
 import { randomBytes } from 'node:crypto';
 import { hostname } from 'node:os';
 import { FatalError } from '../../core/errors.js';
-import type { Logger, Meter } from '../../core/ports.js';
+import type { Logger } from '../../core/ports.js';
 import { Service } from '../../core/service.js';
 import { sleep, within } from '../../core/sleep.js';
 import { RedisClock } from '../../redis/clock.js';
@@ -9,7 +9,7 @@ import { Connection, type RedisAddress, replyCode } from '../../redis/connect.js
 import type { GroupMemberKeys, Keys } from '../../redis/keys.js';
 import { loadScript } from '../../redis/script.js';
 import { quotaOf } from './assignment.js';
-import { type GroupMetrics, groupMetrics } from './metrics.js';
+import type { GroupMetrics } from './metrics.js';
 import { PartitionReader } from './partition-reader.js';
 import type { BatchHandler, EntryHandler, GroupGap, GroupSettings, GroupStart } from './settings.js';
 import type { Source } from './source.js';
@@ -40,7 +40,8 @@ export interface GroupMemberOptions {
   readonly handler: EntryHandler | BatchHandler;
   readonly onGap: (gap: GroupGap) => void;
   readonly logger: Logger;
-  readonly meter: Meter;
+  /** Shared by the members of the group in this process. */
+  readonly metrics: GroupMetrics;
 }
 
 interface Living {
@@ -77,10 +78,11 @@ export class GroupMember extends Service {
   #reconcileAt = 0;
   #beating: Promise<void> = Promise.resolve();
   #isSayingFailures = false;
+  #leaveGauges: () => void = () => {};
 
   constructor(private readonly options: GroupMemberOptions) {
     super();
-    const { url, keys, topic, group, name, settings, handler, logger, meter } = options;
+    const { url, keys, topic, group, name, settings, handler, logger, metrics } = options;
     this.id = `${name}-${randomBytes(6).toString('base64url')}`;
     this.#keys = keys.groupMembers(topic, group);
     this.#commands = new Connection({
@@ -89,11 +91,7 @@ export class GroupMember extends Service {
       silenceMs: SILENCE_MS,
       opensLater: true,
     });
-    this.#metrics = groupMetrics(meter, group, () => ({
-      partitions: this.#readers.map(({ place }) => place.progress),
-      inHand: this.#workbench.count,
-      leased: this.#isOrdered ? this.#leases.size : this.#readers.length,
-    }));
+    this.#metrics = metrics;
     this.#workbench = new Workbench({
       settings,
       handler,
@@ -144,11 +142,18 @@ export class GroupMember extends Service {
       for (const reader of this.#readers) await this.#untilAnswered(() => reader.place.prepare());
     } catch (error) {
       this.#close();
+      if (!this.#leaving.signal.aborted)
+        logger.error({ event: 'group_failed', group, err: error }, 'the group is not read');
       throw error;
     } finally {
       clearTimeout(patience);
     }
     if (this.#isSayingFailures) logger.info({ event: 'group_reads', group }, 'the group is read');
+    this.#leaveGauges = this.#metrics.join(() => ({
+      partitions: this.#readers.map(({ place }) => place.progress),
+      inHand: this.#workbench.count,
+      reads: this.#isOrdered ? this.#leases.size : this.#readers.length,
+    }));
     if (!this.#isOrdered) for (const reader of this.#readers) reader.share();
     this.#beating = this.#beatForever();
   }
@@ -172,6 +177,7 @@ export class GroupMember extends Service {
   }
 
   #close(): void {
+    this.#leaveGauges();
     this.#over.abort();
     this.#workbench.close();
     for (const reader of this.#readers) reader.close();

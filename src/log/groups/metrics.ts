@@ -9,8 +9,18 @@ export interface PartitionProgress {
   readonly oldestPendingSeconds: number | undefined;
 }
 
-/** What a group's member counts. The label is the group's name: there are as many as the code names. */
+/** What gauges ask a member for. */
+export interface MemberGauges {
+  readonly partitions: readonly PartitionProgress[];
+  readonly inHand: number;
+  /** Partitions that it reads. */
+  readonly reads: number;
+}
+
+/** What the members of a group count that run in one process. The label is the group's name: there are as many as the code names. */
 export interface GroupMetrics {
+  /** @returns to be called when the member ends: gauges of who has gone are absent */
+  join(read: () => MemberGauges): () => void;
   handled(outcome: HandledOutcome, entries: number): void;
   acknowledged(entries: number): void;
   /** An acknowledgement that came to nothing. */
@@ -23,11 +33,8 @@ export interface GroupMetrics {
   failedCommand(op: 'read' | 'beat' | 'take' | 'progress' | 'lease'): void;
 }
 
-export function groupMetrics(
-  meter: Meter,
-  group: string,
-  read: () => { readonly partitions: readonly PartitionProgress[]; readonly inHand: number; readonly leased: number },
-): GroupMetrics {
+export function groupMetrics(meter: Meter, group: string): GroupMetrics {
+  const members = new Set<() => MemberGauges>();
   const groups = [group];
   const handled = meter.counter({
     name: 'group_entries_handled_total',
@@ -74,25 +81,33 @@ export function groupMetrics(
     help: 'Commands of this member that failed.',
     labels: { group: groups, op: ['read', 'beat', 'take', 'progress', 'lease'] },
   });
-  const sum = (name: keyof PartitionProgress): number | undefined => {
-    const known = read()
-      .partitions.map((partition) => partition[name])
+  // what is the group's, each member knows: they are not added up
+  const ofGroup = (name: keyof PartitionProgress): number | undefined => {
+    const [read] = members;
+    const known = (read?.().partitions ?? [])
+      .map((partition) => partition[name])
       .filter((value) => value !== undefined);
     if (known.length === 0) return undefined;
     return name === 'oldestPendingSeconds' ? Math.max(...known) : known.reduce((all, one) => all + one, 0);
   };
+  const ofMembers = (name: 'inHand' | 'reads'): number | undefined =>
+    members.size === 0 ? undefined : [...members].reduce((all, read) => all + read()[name], 0);
   const gauge = (name: string, help: string, value: () => number | undefined): void =>
     meter.gauge({ name, help, labels: { group: groups } }, () => {
       const now = value();
       return now === undefined ? undefined : [[{ group }, now]];
     });
-  gauge('group_lag_entries', 'Entries in the log that no member of the group has read.', () => sum('lag'));
-  gauge('group_pending_entries', 'Entries that members have read and not acknowledged.', () => sum('pending'));
-  gauge('group_oldest_pending_seconds', 'Age of the oldest of those.', () => sum('oldestPendingSeconds'));
-  gauge('group_in_hand_entries', 'Entries that this member holds.', () => read().inHand);
-  gauge('group_partitions', 'Partitions that this member reads.', () => read().leased);
+  gauge('group_lag_entries', 'Entries in the log that no member of the group has read.', () => ofGroup('lag'));
+  gauge('group_pending_entries', 'Entries that members have read and not acknowledged.', () => ofGroup('pending'));
+  gauge('group_oldest_pending_seconds', 'Age of the oldest of those.', () => ofGroup('oldestPendingSeconds'));
+  gauge('group_in_hand_entries', 'Entries that members in this process hold.', () => ofMembers('inHand'));
+  gauge('group_partitions', 'Partitions that members in this process read.', () => ofMembers('reads'));
   const labels = { group };
   return {
+    join: (read) => {
+      members.add(read);
+      return () => members.delete(read);
+    },
     handled: (outcome, entries) => handled.inc({ group, outcome }, entries),
     acknowledged: (entries) => acknowledged.inc(labels, entries),
     lost: (reason) => lost.inc({ group, reason }),
