@@ -143,6 +143,7 @@ export class Stage implements AsyncDisposable {
     this.#publishers.push(publishers);
     const before = this.clients.map(({ received }) => received.length);
     await eventually(() => this.clients.every(({ received }, n) => received.length >= (before[n] ?? 0) + 10), {
+      withinMs: 15_000,
       what: 'the load to flow',
     });
     return publishers;
