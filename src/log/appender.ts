@@ -191,14 +191,11 @@ export class Appender {
     const next = this.#inFlight?.items.find((item) => !item.isDone) ?? this.#waiting[0];
     if (!next) return;
     this.#timer = setTimeout(
-      () =>
-        // what the socket holds is read first: of a process that was held up, the answers may have come long ago
-        setImmediate(() => {
-          this.#timer = undefined;
-          if (this.#isClosed) return;
-          this.#expire();
-          this.#watch();
-        }),
+      () => {
+        this.#timer = undefined;
+        this.#expire();
+        this.#watch();
+      },
       Math.max(1, next.end - performance.now()),
     );
   }
