@@ -165,12 +165,10 @@ export class GroupMember extends Service {
     const reading = this.#readers.map((reader) => reader.end());
     const released = this.#release();
     await within(settings.drainMs, this.#workbench.end());
-    // what came while handlers ended
-    const rest = this.#release();
-    await within(
-      LEAVE_MS,
-      Promise.all([...reading, released, rest, ...this.#sources().map((source) => source.whenSettled())]),
-    );
+    await within(LEAVE_MS, Promise.all([...reading, released]));
+    // what came while handlers ended, and what never came
+    await within(LEAVE_MS, this.#release());
+    await within(LEAVE_MS, Promise.all(this.#readers.map((reader) => this.#giveBack(reader))));
     await within(LEAVE_MS, this.#beating);
     await within(LEAVE_MS, this.#leave());
     this.#close();
@@ -186,10 +184,6 @@ export class GroupMember extends Service {
 
   get #isOrdered(): boolean {
     return this.options.settings.orderedBy !== undefined;
-  }
-
-  #sources(): readonly Source[] {
-    return this.#readers.flatMap(({ sources }) => [...sources]);
   }
 
   #makeReader(partition: number): PartitionReader {
@@ -406,8 +400,9 @@ export class GroupMember extends Service {
     lease.isGoing = true;
     const { settings, logger } = this.options;
     await reader.end();
-    this.#workbench.letGo(reader.sources);
+    await this.#release(reader.sources);
     await within(settings.drainMs, this.#workbench.whenIdle(reader.sources));
+    await this.#giveBack(reader);
     try {
       await this.#lease(reader, 'give', lease.token);
     } catch (error) {
@@ -416,9 +411,18 @@ export class GroupMember extends Service {
     this.#leases.delete(reader);
   }
 
-  async #release(): Promise<void> {
+  async #giveBack(reader: PartitionReader): Promise<void> {
     try {
-      for (const [source, holdings] of this.#workbench.letGo()) await source.release(holdings);
+      for (const source of reader.sources) await source.whenSettled();
+      await reader.giveBackUnknown();
+    } catch (error) {
+      this.options.logger.debug({ event: 'group_release', err: error }, 'it goes to others when the lease ends');
+    }
+  }
+
+  async #release(sources?: ReadonlySet<Source>): Promise<void> {
+    try {
+      for (const [source, holdings] of this.#workbench.letGo(sources)) await source.release(holdings);
     } catch (error) {
       // they go to others when the lease ends
       this.options.logger.debug({ event: 'group_release', err: error }, 'what was not begun could not be given back');

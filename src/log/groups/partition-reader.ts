@@ -168,6 +168,21 @@ export class PartitionReader {
     return true;
   }
 
+  /** When nothing is read any more: what was on its way, and never came, is for others. */
+  async giveBackUnknown(): Promise<void> {
+    const { clock, workbench } = this.options;
+    for (const source of this.sources) {
+      let from = '-';
+      do {
+        const taken = await source.take('mine', { idleMs: 0, from, most: MAX_COUNT, now: clock.at(), living: [] });
+        const unknown = taken.entries.filter(([[id]]) => !workbench.holds(source, id));
+        // a first delivery was counted when it was read, and nobody began it
+        await source.release(unknown.map(([[id], deliveries]) => ({ id, deliveries, isCounted: deliveries === 1 })));
+        from = taken.next;
+      } while (from !== '');
+    }
+  }
+
   /** Takes up what Redis has pending to this member, and it doesn't know of: an answer was lost. */
   async reconcile(): Promise<void> {
     if (!this.#stop.signal.aborted) await this.#recover(ON_ITS_WAY_MS);

@@ -127,7 +127,7 @@ export class Source {
   }
 
   /** Others may take them at once; what no handler began has not been delivered. */
-  async release(all: readonly Holding[]): Promise<void> {
+  async release(all: readonly Pick<Holding, 'id' | 'deliveries' | 'isCounted'>[]): Promise<void> {
     const { group, member, commands } = this.options;
     for (let at = 0; at < all.length; at += MAX_ACKS) {
       const args = all
