@@ -1,4 +1,5 @@
 import { Queue } from 'bullmq';
+import { Redis } from 'ioredis';
 import { createLog } from '../src/backend-log/index.js';
 import { eventually } from '../test/harness/poll.js';
 import { type RedisProcess, startRedis } from '../test/harness/redis.js';
@@ -36,38 +37,38 @@ export class GroupSide implements AsyncDisposable {
     await this.server.stop();
   }
 
-  /** A backlog is handled by members that join at the same time, each entry once; or this throws. */
+  /** A backlog is handled by members that join at the same time, each entry once, after another one for warmth; or this throws. */
   async run(bench: Bench, count: number, members: number, ordered = false): Promise<GroupRun> {
-    await this.#fill(count);
     const settings = JSON.stringify({ name: this.name, redisUrl: this.server.url, topic: TOPIC });
     const workers = Array.from(
       { length: members },
       (_, n) => new Worker(`${this.name} ${n}`, 'group-members.mjs', [settings]),
     );
-    const pids = [this.server.pid, ...workers.map(({ pid }) => pid)];
-    const cpu = () => Promise.all(pids.map(cpuUs));
     try {
-      // what a process does to load its modules is not asked here
-      await Promise.all(workers.map((worker) => worker.ask('handled')));
-      const group = `group-${++this.#runs}`;
-      const [before, from] = [await cpu(), performance.now()];
-      const work = async (): Promise<number> => {
-        await Promise.all(workers.map((worker) => worker.ask('join', { group, ordered })));
-        await eventually(async () => (await this.#handled(workers)) >= count, { withinMs: 120_000 });
-        const wallMs = performance.now() - from;
-        // acknowledgements that are still to come count too
-        await Promise.all(workers.map((worker) => worker.ask('leave')));
-        return wallMs;
-      };
-      const wallMs = await bench.profiled(`groups:${members}`, workers[0] as Worker, work);
-      const after = await cpu();
-      const handled = await this.#handled(workers);
-      if (handled !== count) throw new Error(`${this.name}: ${count} entries were handled ${handled} times`);
-      const [redisUs = 0, ...memberUs] = after.map((us, i) => (us - (before[i] as number)) / count);
-      return { perSecond: (count / wallMs) * 1000, membersUs: memberUs.reduce((all, us) => all + us, 0), redisUs };
+      await this.#work(workers, count, ordered);
+      return await bench.profiled(`groups:${members}`, workers[0] as Worker, () => this.#work(workers, count, ordered));
     } finally {
       await Promise.all(workers.map((worker) => worker[Symbol.asyncDispose]()));
     }
+  }
+
+  async #work(workers: readonly Worker[], count: number, ordered: boolean): Promise<GroupRun> {
+    await this.#fill(count);
+    const pids = [this.server.pid, ...workers.map(({ pid }) => pid)];
+    const cpu = () => Promise.all(pids.map(cpuUs));
+    const handledBefore = await this.#handled(workers);
+    const handled = async (): Promise<number> => (await this.#handled(workers)) - handledBefore;
+    const group = `group-${++this.#runs}`;
+    const [before, from] = [await cpu(), performance.now()];
+    await Promise.all(workers.map((worker) => worker.ask('join', { group, ordered })));
+    await eventually(async () => (await handled()) >= count, { withinMs: 120_000 });
+    const wallMs = performance.now() - from;
+    // acknowledgements that are still to come count too
+    await Promise.all(workers.map((worker) => worker.ask('leave')));
+    const after = await cpu();
+    if ((await handled()) !== count) throw new Error(`${this.name}: not each of ${count} entries was handled once`);
+    const [redisUs = 0, ...memberUs] = after.map((us, i) => (us - (before[i] as number)) / count);
+    return { perSecond: (count / wallMs) * 1000, membersUs: memberUs.reduce((all, us) => all + us, 0), redisUs };
   }
 
   async #handled(workers: readonly Worker[]): Promise<number> {
@@ -84,7 +85,6 @@ export class GroupSide implements AsyncDisposable {
         await queue.addBulk(Array.from({ length: Math.min(AT_ONCE, count - n) }, (_, i) => job(n + i)));
       return queue.close();
     }
-    const { Redis } = await import('ioredis');
     const redis = new Redis(url);
     await redis.flushall();
     redis.disconnect();
