@@ -21,14 +21,19 @@ export interface IntakeOptions {
 export class Intake {
   constructor(private readonly options: IntakeOptions) {}
 
-  /** @param isCounted the present delivery is among `deliveries` */
+  /**
+   * @param deliveriesOf by index
+   * @param isCounted the present delivery is among those
+   */
   async take(
     source: Source,
-    all: readonly (readonly [raw: RawEntry, deliveries: number])[],
+    all: readonly RawEntry[],
+    deliveriesOf: (index: number) => number,
     isCounted: boolean,
   ): Promise<readonly Holding[]> {
     const holdings: Holding[] = [];
-    for (const [raw, deliveries] of all) {
+    for (const [index, raw] of all.entries()) {
+      const deliveries = deliveriesOf(index);
       const entry = source.isRedriven ? unwrapped(raw) : raw;
       const attachments = attachmentsOf(entry) > 0 ? await this.#attachments(source, raw[0]) : undefined;
       if (attachments && attachments.length !== attachmentsOf(entry)) {
@@ -50,15 +55,17 @@ export class Intake {
     attachments: readonly Buffer[] | undefined,
   ): Holding | undefined {
     const { place } = this.options;
-    const { ms, seq } = parseId(rawId);
     const text = readEntry(raw, attachments);
     if (typeof text === 'string') {
+      const { ms, seq } = parseId(rawId);
       this.#pass({ source, id: rawId, ms, seq, deliveries, hasFailed: !isCounted }, text);
       return undefined;
     }
     const entry = new GroupEntry(text, place.epochOf(text.offset), source.partition, deliveries, source.isRedriven);
     let bytes = OVERHEAD_BYTES + text.header.length + text.payload.length;
     for (const { length } of text.attachments) bytes += length;
+    // in the log an entry's own id is also its place
+    const { ms, seq } = source.isRedriven ? parseId(rawId) : { ms: text.ms, seq: text.offset };
     return new Holding(source, rawId, ms, seq, deliveries, !isCounted, entry, bytes, isCounted);
   }
 

@@ -70,7 +70,7 @@ export class PartitionReader {
         maxDeadLetters: settings.maxDeadLetters,
         mostHeld: () => workbench.count + MAX_COUNT,
         logger,
-        onSettled: (all) => workbench.settled(all),
+        onSettled: (all, lost) => workbench.settled(all, lost),
         signal: options.signal,
       });
     this.main = make(false);
@@ -306,11 +306,7 @@ export class PartitionReader {
       if (newest === undefined) continue;
       this.#handed = { ...this.#handed, [source === this.main ? 'main' : 'redriven']: newest };
       if (source === this.main) await this.#see(raw, newest);
-      const holdings = await this.#intake.take(
-        source,
-        raw.map((entry) => [entry, 1] as const),
-        true,
-      );
+      const holdings = await this.#intake.take(source, raw, () => 1, true);
       // paused or ended while it was read: others may have it
       if (signal.aborted || !workbench.takes) await source.release(holdings);
       else for (const holding of holdings) workbench.add(holding);
@@ -348,7 +344,8 @@ export class PartitionReader {
     }
     const unknown = taken.entries.filter(([[id]]) => !workbench.holds(source, id));
     if (whose === 'mine' && source === this.main) this.place.found(unknown.flatMap(([raw]) => offsetOf(raw) ?? []));
-    const holdings = await this.#intake.take(source, unknown, false);
+    const raw = unknown.map(([entry]) => entry);
+    const holdings = await this.#intake.take(source, raw, (index) => unknown[index]?.[1] ?? 1, false);
     // paused or ended meanwhile
     if (!workbench.takes) await source.release(holdings);
     else for (const holding of holdings) workbench.add(holding, whose === 'others');

@@ -1,5 +1,4 @@
 import { decodeHeader, FORMAT_VERSION } from '../../wire/envelope.js';
-import { parseId } from '../entry.js';
 import type { EntryText } from './group-entry.js';
 
 /** As Redis answers it, in texts: binary attachments are damaged in them, and read again. */
@@ -45,5 +44,5 @@ export function readEntry(
     if (decoded.version !== FORMAT_VERSION) return 'unknown';
     if (decoded.kind !== 'event') return 'other';
   }
-  return { ms: parseId(id).ms, offset, header, payload: body.slice(end + 1), attachments };
+  return { ms: Number(id.slice(0, id.indexOf('-'))), offset, header, payload: body.slice(end + 1), attachments };
 }

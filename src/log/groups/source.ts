@@ -47,7 +47,8 @@ export interface SourceOptions {
   readonly maxDeadLetters: number;
   /** Most entries that the member may hold. */
   readonly mostHeld: () => number;
-  readonly onSettled: (all: readonly (readonly [pending: Pending, fate: Fate])[]) => void;
+  /** @param lost ids of those that were not acknowledged */
+  readonly onSettled: (all: readonly Pending[], lost: ReadonlyMap<string, Fate>) => void;
   /** Ends with the member. */
   readonly signal: AbortSignal;
 }
@@ -156,7 +157,7 @@ export class Source {
     while (this.#acks.length > 0) {
       const batch = this.#acks.splice(0, MAX_ACKS).sort((a, b) => a.ms - b.ms || a.seq - b.seq);
       const lost = await this.#acknowledge(batch);
-      this.options.onSettled(batch.map((pending) => [pending, lost.get(pending.id) ?? 'ok'] as const));
+      this.options.onSettled(batch, lost);
     }
     // at once: what ends from now on is sent by the next one
     this.#sending = undefined;
@@ -166,11 +167,15 @@ export class Source {
   async #acknowledge(batch: readonly Pending[]): Promise<ReadonlyMap<string, Fate>> {
     const { group, member, groupKeys, mostHeld } = this.options;
     const range = [batch[0]?.id ?? '', batch.at(-1)?.id ?? ''] as const;
-    const first = batch.filter(({ deliveries }) => deliveries === 1);
-    const args: (string | number)[] = [group, member, this.#drop, this.#prefix];
-    args.push(batch.some(({ hasFailed }) => hasFailed) ? 1 : 0, mostHeld(), ...range, first.length);
-    for (const { id } of first) args.push(id);
-    for (const { id, deliveries } of batch) if (deliveries !== 1) args.push(id, deliveries);
+    // one text: an argument each would cost more than all else that is done for it here
+    let once = '';
+    const again: (string | number)[] = [];
+    for (const { id, deliveries } of batch) {
+      if (deliveries === 1) once += `${id} `;
+      else again.push(id, deliveries);
+    }
+    const hasFailed = batch.some((pending) => pending.hasFailed) ? 1 : 0;
+    const args = [group, member, this.#drop, this.#prefix, hasFailed, mostHeld(), ...range, once, ...again];
     let wasSent = false;
     const lost = (await this.#surely(ACKNOWLEDGE, [this.stream, groupKeys.failures], (isAgain) => {
       wasSent = isAgain;

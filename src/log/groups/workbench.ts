@@ -2,7 +2,7 @@ import { fullJitter } from '../../core/backoff.js';
 import { RelayError } from '../../core/errors.js';
 import type { Logger } from '../../core/ports.js';
 import { GiveBack } from './give-back.js';
-import type { Holding, Pending } from './holding.js';
+import { Holding, type Pending } from './holding.js';
 import type { GroupMetrics } from './metrics.js';
 import type { BatchHandler, EntryHandler, GroupSettings, HandlerContext } from './settings.js';
 import type { FailureReason, Fate, Source } from './source.js';
@@ -12,6 +12,7 @@ const AHEAD_S = 0.1;
 const MAX_AHEAD = 1000;
 const MAX_HELD_BYTES = 32 * 1024 * 1024;
 const RATE_MS = 250;
+const TURN_MS = 20;
 const MAX_ERROR_TEXT = 1000;
 
 /** A handler at work. */
@@ -150,17 +151,22 @@ export class Workbench {
 
   /** Begins what may begin. */
   pump(): void {
-    const { mayBegin } = this.options;
     const skipped: Holding[] = [];
+    const until = performance.now() + TURN_MS;
     while (this.takes && this.#runs.size < this.#handlers) {
+      // handlers that return at once must not keep the loop from all else
+      if (performance.now() > until) {
+        setImmediate(() => this.pump());
+        break;
+      }
       const holding = this.#next();
       if (!holding) break;
       if (holding.state !== 'queued') continue;
-      if (!mayBegin(holding.source)) skipped.push(holding);
+      if (!this.options.mayBegin(holding.source)) skipped.push(holding);
       else if (holding.isCounted) this.#run(this.#batchOf(holding));
       else void this.#begin(holding);
     }
-    if (skipped.length > 0) this.#overdue.unshift(...skipped);
+    if (skipped.length > 0) this.#overdue = [...skipped, ...this.#overdue];
   }
 
   /** Handlers that may run. Those that don't return take places of others, but never the last one. */
@@ -226,16 +232,12 @@ export class Workbench {
   }
 
   /** What came of acknowledgements. */
-  settled(all: readonly (readonly [pending: Pending, fate: Fate])[]): void {
+  settled(all: readonly Pending[], lost: ReadonlyMap<string, Fate>): void {
     const { metrics, onRoom } = this.options;
-    let acknowledged = 0;
-    for (const [{ source, id }, fate] of all) {
-      if (fate === 'ok') acknowledged++;
-      else metrics.lost(fate);
-      const holding = this.#held.get(source)?.get(id);
-      if (holding) this.#forget(holding);
-    }
-    metrics.acknowledged(acknowledged);
+    for (const fate of lost.values()) if (fate !== 'ok') metrics.lost(fate);
+    metrics.acknowledged(all.length - lost.size);
+    // what no handler got was never held
+    for (const pending of all) if (pending instanceof Holding) this.#forget(pending);
     onRoom();
   }
 
@@ -429,8 +431,10 @@ export class Workbench {
   }
 
   #forget(holding: Holding): void {
-    clearTimeout(this.#waits.get(holding));
-    this.#waits.delete(holding);
+    if (holding.state === 'waiting') {
+      clearTimeout(this.#waits.get(holding));
+      this.#waits.delete(holding);
+    }
     holding.state = 'over';
     const held = this.#held.get(holding.source);
     if (held?.get(holding.id) === holding) {

@@ -3,7 +3,7 @@
 -- KEYS 1 stream (the log, or what was redriven)  2 failures
 -- ARGV 1 group  2 member  3 'drop' (of a stream of the group's own: acknowledged entries are deleted) or ''
 --      4 what their failures are kept under begins with  5 1 if any of them had failures  6 most entries that the member may hold
---      7 first id  8 last id of all these  9 how many were delivered once  10… ids of those, then id, deliveries of the others
+--      7 first id  8 last id of all these  9 ids of those that were delivered once, a space behind each  10… id, deliveries of the others
 -- returns {id, 'taken' (another has it, or it was delivered again) | 'gone' (nobody has it: acknowledged before, or the group was reset), …}
 local call = redis.call
 local stream, group, me = KEYS[1], ARGV[1], ARGV[2]
@@ -24,9 +24,8 @@ local function sort(id, deliveries)
     lost[#lost + 1] = #call('XPENDING', stream, group, id, id, 1) > 0 and 'taken' or 'gone'
   end
 end
-local once = tonumber(ARGV[9])
-for i = 10, 9 + once do sort(ARGV[i], 1) end
-for i = 10 + once, #ARGV, 2 do sort(ARGV[i], tonumber(ARGV[i + 1])) end
+for id in string.gmatch(ARGV[9], '%S+') do sort(id, 1) end
+for i = 10, #ARGV, 2 do sort(ARGV[i], tonumber(ARGV[i + 1])) end
 if #mine > 0 then
   call('XACK', stream, group, unpack(mine))
   if ARGV[3] == 'drop' then call('XDEL', stream, unpack(mine)) end
