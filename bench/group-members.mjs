@@ -20,9 +20,13 @@ const LIBRARIES = {
   async holdfast() {
     const { createLog } = await import('../dist/backend-log/index.js');
     const log = createLog(redisUrl, { topic });
-    return async (group, ordered) => {
-      const options = ordered ? { orderedBy: 'tenant' } : {};
-      const member = log.group(group, { from: 'earliest' }).run((entry) => handle(entry.data), options);
+    const ways = {
+      each: [(entry) => handle(entry.data), {}],
+      batch: [(entries) => entries.forEach((entry) => handle(entry.data)), { batch: COUNT }],
+      ordered: [(entry) => handle(entry.data), { orderedBy: 'tenant' }],
+    };
+    return async (group, way) => {
+      const member = log.group(group, { from: 'earliest' }).run(...ways[way]);
       await member.ready;
       return () => member.stop();
     };
@@ -72,8 +76,8 @@ const join = await LIBRARIES[name]();
 let leave;
 
 answer({
-  async join({ group, ordered }) {
-    leave = await join(group, ordered);
+  async join({ group, way }) {
+    leave = await join(group, way);
   },
   leave: () => leave(),
   handled: () => ({ handled, sum }),

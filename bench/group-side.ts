@@ -9,6 +9,9 @@ import { Worker } from './worker.js';
 
 export type GroupSideName = 'holdfast' | 'byHand' | 'bullmq';
 
+/** A handler call per entry, per 100, or per entry in order of its key. */
+export type Way = 'each' | 'batch' | 'ordered';
+
 export interface GroupRun {
   readonly perSecond: number;
   /** µs of CPU per entry, of all members. */
@@ -38,21 +41,21 @@ export class GroupSide implements AsyncDisposable {
   }
 
   /** A backlog is handled by members that join at the same time, each entry once, after another one for warmth; or this throws. */
-  async run(bench: Bench, count: number, members: number, ordered = false): Promise<GroupRun> {
+  async run(bench: Bench, count: number, members: number, way: Way = 'each'): Promise<GroupRun> {
     const settings = JSON.stringify({ name: this.name, redisUrl: this.server.url, topic: TOPIC });
     const workers = Array.from(
       { length: members },
       (_, n) => new Worker(`${this.name} ${n}`, 'group-members.mjs', [settings]),
     );
     try {
-      await this.#work(workers, count, ordered);
-      return await bench.profiled(`groups:${members}`, workers[0] as Worker, () => this.#work(workers, count, ordered));
+      await this.#work(workers, count, way);
+      return await bench.profiled(`groups:${members}`, workers[0] as Worker, () => this.#work(workers, count, way));
     } finally {
       await Promise.all(workers.map((worker) => worker[Symbol.asyncDispose]()));
     }
   }
 
-  async #work(workers: readonly Worker[], count: number, ordered: boolean): Promise<GroupRun> {
+  async #work(workers: readonly Worker[], count: number, way: Way): Promise<GroupRun> {
     await this.#fill(count);
     const pids = [this.server.pid, ...workers.map(({ pid }) => pid)];
     const cpu = () => Promise.all(pids.map(cpuUs));
@@ -60,7 +63,7 @@ export class GroupSide implements AsyncDisposable {
     const handled = async (): Promise<number> => (await this.#handled(workers)) - handledBefore;
     const group = `group-${++this.#runs}`;
     const [before, from] = [await cpu(), performance.now()];
-    await Promise.all(workers.map((worker) => worker.ask('join', { group, ordered })));
+    await Promise.all(workers.map((worker) => worker.ask('join', { group, way })));
     await eventually(async () => (await handled()) >= count, { withinMs: 120_000 });
     const wallMs = performance.now() - from;
     // acknowledgements that are still to come count too
