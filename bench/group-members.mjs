@@ -16,13 +16,17 @@ function handle(data) {
   handled++;
 }
 
+const handleAll = (entries) => {
+  for (const { data } of entries) handle(data);
+};
+
 const LIBRARIES = {
   async holdfast() {
     const { createLog } = await import('../dist/backend-log/index.js');
     const log = createLog(redisUrl, { topic });
     const ways = {
       each: [(entry) => handle(entry.data), {}],
-      batch: [(entries) => entries.forEach((entry) => handle(entry.data)), { batch: COUNT }],
+      batch: [handleAll, { batch: COUNT }],
       ordered: [(entry) => handle(entry.data), { orderedBy: 'tenant' }],
     };
     return async (group, way) => {
@@ -78,6 +82,11 @@ let leave;
 answer({
   async join({ group, way }) {
     leave = await join(group, way);
+  },
+  /** A member of each of so many groups. */
+  async joinMany({ count }) {
+    const leaves = await Promise.all(Array.from({ length: count }, (_, n) => join(`group-${n}`, 'each')));
+    leave = () => Promise.all(leaves.map((end) => end()));
   },
   leave: () => leave(),
   handled: () => ({ handled, sum }),

@@ -4,6 +4,7 @@ import { startRedis } from '../../test/harness/redis.js';
 import { cpuUs } from '../cpu-time.js';
 import { type Bench, type Figure, figuresOf, interleave, type Part, type Spec } from '../figures.js';
 import { GroupSide } from '../group-side.js';
+import { Worker } from '../worker.js';
 
 const BACKLOG = 40_000;
 /** BullMQ needs its time for that. */
@@ -77,19 +78,22 @@ async function publishing(bench: Bench): Promise<Figure[]> {
   for (let round = 0; round < bench.rounds; round++) {
     for (const count of GROUPS) {
       await using redis = await startRedis({ aof: 'off' });
-      await using readers = createLog(redis.url, { topic: 'many' });
-      await using publisher = createLog(redis.url, { topic: 'many' });
-      let handled = 0;
-      const members = Array.from({ length: count }, (_, n) => readers.group(`group-${n}`).run(() => void handled++));
-      await Promise.all(members.map(({ ready }) => ready));
+      const topic = 'many';
+      const settings = JSON.stringify({ name: 'holdfast', redisUrl: redis.url, topic });
+      await using members = new Worker('members', 'group-members.mjs', [settings]);
+      await using publisher = createLog(redis.url, { topic });
+      await members.ask('joinMany', { count });
       const appends = bench.scaled(APPENDS);
-      const [before, from] = [await cpuUs(redis.pid), performance.now()];
+      const [redisFrom, own, from] = [await cpuUs(redis.pid), process.cpuUsage(), performance.now()];
       for (let n = 0; n < appends; n += 20)
         await Promise.all(Array.from({ length: 20 }, (_, i) => publisher.append({ event: 'e', data: { n: n + i } })));
       const wallMs = performance.now() - from;
-      await eventually(() => handled === appends * count, { withinMs: 120_000 });
-      const redisUs = (await cpuUs(redis.pid)) - before;
+      const { user, system } = process.cpuUsage(own);
+      const isDone = async () => (await members.ask<{ handled: number }>('handled')).handled === appends * count;
+      await eventually(isDone, { withinMs: 120_000 });
+      const redisUs = (await cpuUs(redis.pid)) - redisFrom;
       const title = count === 1 ? '1 group' : `${count} groups`;
+      add(`${title}: CPU of the publisher per append, 20 at once`, (user + system) / appends);
       add(`${title}: an append's answer, 20 at once`, (wallMs / appends) * 20);
       add(`${title}: CPU of Redis per delivery`, redisUs / (appends * count));
     }
