@@ -108,7 +108,8 @@ test.concurrent('a token of sixty days, or of ten thousand years, closes nothing
     await using client = await connect(stack.pod(0).url, { token: await token({ sub: someone(), ttlSeconds }) });
     await client.request('unsubscribe', { room: 'x' });
     expect(client.disconnects).toEqual([]);
-    expect(client.control).toEqual([]);
+    // that it is online comes to itself too, sooner or later
+    expect(client.control.filter(({ event }) => event !== 'presence')).toEqual([]);
   }
 });
 

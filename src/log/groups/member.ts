@@ -69,6 +69,8 @@ export class GroupMember extends Service {
   #readers: PartitionReader[] = [];
   /** Of an ordered group: what this member has to itself. */
   readonly #leases = new Map<PartitionReader, Lease>();
+  /** Of these, and of what it had, what is on its way to others. */
+  readonly #giving = new Set<PartitionReader>();
   #living: readonly Living[] = [];
   readonly #joinedAt = Date.now();
   #beatAt = Number.NEGATIVE_INFINITY;
@@ -326,7 +328,7 @@ export class GroupMember extends Service {
 
   /** A process that was paused for longer than its lease: nothing that it read is believed, but for what handlers are at. */
   #doubtAll(): void {
-    for (const reader of [...this.#leases.keys()]) this.#lose(reader);
+    for (const [reader, lease] of [...this.#leases]) this.#lose(reader, lease);
     this.#workbench.letGo();
     for (const reader of this.#readers) reader.doubt();
   }
@@ -354,7 +356,7 @@ export class GroupMember extends Service {
   async #share(): Promise<void> {
     const now = performance.now();
     for (const [reader, lease] of this.#leases) {
-      if (!(await this.#lease(reader, 'keep', lease.token))) this.#lose(reader);
+      if (!(await this.#lease(reader, 'keep', lease.token))) this.#lose(reader, lease);
       else lease.keptAt = now;
     }
     const ordered = this.#living
@@ -362,17 +364,19 @@ export class GroupMember extends Service {
       .sort((a, b) => a.joinedAt - b.joinedAt || (a.id < b.id ? -1 : 1));
     const rank = ordered.findIndex(({ id }) => id === this.id);
     const quota = rank < 0 || this.isPaused ? 0 : quotaOf(rank, ordered.length, this.#readers.length);
-    const kept = [...this.#leases].filter(([, { isGoing }]) => !isGoing);
+    const kept = [...this.#leases].filter(([reader]) => !this.#giving.has(reader));
     for (const [reader, lease] of kept.slice(quota)) void this.#give(reader, lease);
     const how = now >= this.#trustsAt ? 'seize' : 'take';
     for (let index = 0; index < this.#readers.length && this.#leases.size < quota; index++) {
       // not all at the same partition first
       const reader = this.#readers[(index + rank) % this.#readers.length] as PartitionReader;
-      if (this.#leases.has(reader)) continue;
+      // what is being given back would take along what is read anew meanwhile
+      if (this.#leases.has(reader) || this.#giving.has(reader)) continue;
       const token = await this.#lease(reader, how, 0);
       if (token === undefined) continue;
-      this.#leases.set(reader, { token, keptAt: now, isGoing: false });
-      reader.own(token, () => this.#lose(reader));
+      const lease: Lease = { token, keptAt: now };
+      this.#leases.set(reader, lease);
+      reader.own(token, () => this.#lose(reader, lease));
     }
   }
 
@@ -389,15 +393,16 @@ export class GroupMember extends Service {
   }
 
   /** Another has it: what this member read there is the other's. */
-  #lose(reader: PartitionReader): void {
-    if (!this.#leases.delete(reader)) return;
+  #lose(reader: PartitionReader, lease: Lease): void {
+    if (this.#leases.get(reader) !== lease) return;
+    this.#leases.delete(reader);
     this.#workbench.letGo(reader.sources);
     void reader.end();
   }
 
   /** When what is at work there is done, another may have it. */
   async #give(reader: PartitionReader, lease: Lease): Promise<void> {
-    lease.isGoing = true;
+    this.#giving.add(reader);
     const { settings, logger } = this.options;
     await reader.end();
     await this.#release(reader.sources);
@@ -408,7 +413,8 @@ export class GroupMember extends Service {
     } catch (error) {
       logger.debug({ event: 'group_lease', err: error }, 'a lease ends by itself');
     }
-    this.#leases.delete(reader);
+    if (this.#leases.get(reader) === lease) this.#leases.delete(reader);
+    this.#giving.delete(reader);
   }
 
   async #giveBack(reader: PartitionReader): Promise<void> {
@@ -456,8 +462,6 @@ interface Lease {
   readonly token: number;
   /** Monotonic ms. */
   keptAt: number;
-  /** It is being given to another. */
-  isGoing: boolean;
 }
 
 function readLiving(rows: readonly string[]): readonly Living[] {

@@ -5,6 +5,7 @@ import { loadScript } from '../../redis/script.js';
 import { parseId } from '../entry.js';
 import { Refusals } from '../refusals.js';
 import { GroupPlace, type GroupPlaceOptions } from './group-place.js';
+import type { Holding } from './holding.js';
 import { Intake } from './intake.js';
 import { offsetOf, type RawEntry } from './raw-entry.js';
 import type { GroupSettings } from './settings.js';
@@ -307,11 +308,17 @@ export class PartitionReader {
       this.#handed = { ...this.#handed, [source === this.main ? 'main' : 'redriven']: newest };
       if (source === this.main) await this.#see(raw, newest);
       const holdings = await this.#intake.take(source, raw, () => 1, true);
-      // paused or ended while it was read: others may have it
-      if (signal.aborted || !workbench.takes) await source.release(holdings);
+      // paused or ended while it was read
+      if (signal.aborted || !workbench.takes) await this.#leave(source, holdings);
       else for (const holding of holdings) workbench.add(holding);
     }
     workbench.pump();
+  }
+
+  /** Others may have them; a member that goes on must not read what comes behind them first. */
+  async #leave(source: Source, holdings: readonly Holding[]): Promise<void> {
+    this.#isInDoubt = true;
+    await source.release(holdings);
   }
 
   #see(raw: readonly RawEntry[], newest: string): Promise<void> {
@@ -347,7 +354,7 @@ export class PartitionReader {
     const raw = unknown.map(([entry]) => entry);
     const holdings = await this.#intake.take(source, raw, (index) => unknown[index]?.[1] ?? 1, false);
     // paused or ended meanwhile
-    if (!workbench.takes) await source.release(holdings);
+    if (!workbench.takes) await this.#leave(source, holdings);
     else for (const holding of holdings) workbench.add(holding, whose === 'others');
     workbench.pump();
     return taken;
